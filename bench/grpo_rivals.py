@@ -4,13 +4,13 @@
     python bench/grpo_rivals.py 3800 --ways trl unsloth --json rivals.json    # adds to the file
     python bench/grpo_rivals.py toy --ways shared lean trl    # a look on a CPU, with a tiny model
 
-Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_async.py), `unsloth`, `shared`
-(ours on policy), `lean` (ours with what pays: samples for four steps, the sampler's log-probabilities, a
-quarter of the references, half of each group, layer kernels if they are installed), `once` (the same with
-samples for one step), `ahead` (these drawn while the step before is learnt from). Each in a process of its
-own with a time limit. The table has seconds a step, its parts, the most memory, completions a second, and
-under it the floor: counted operations at 700 T a second (1 on a CPU), and bytes read at 4.8 TB a second; what
-`lean` leaves out is left out of its floor.
+Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_async.py), `unsloth`, `grouped`
+(unsloth without vLLM, where it computes a group's prompt once), `shared` (ours on policy), `lean` (ours with
+what pays: samples for four steps, the sampler's log-probabilities, a quarter of the references, half of each
+group, layer kernels if they are installed), `once` (the same with samples for one step), `ahead` (these drawn
+while the step before is learnt from). Each in a process of its own with a time limit. The table has seconds a
+step, its parts, the most memory, completions a second, and under it the floor: counted operations at 700 T a
+second (1 on a CPU), and bytes read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
 """
 
 import argparse
@@ -37,6 +37,7 @@ STEPS = {
     "ahead": (12, 4, 150),
     "trl": (5, 1, 200),
     "unsloth": (4, 2, 200),
+    "grouped": (3, 1, 400),
     "async": (10, 2, 120),
 }
 LEAN = {
@@ -74,6 +75,8 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
             if toy:  # without what needs vLLM
                 learner = LEAN["learner"] | {"old_log_probs": "pass"}
                 job |= {"learner": learner, "generations": 2}
+        if way == "grouped":
+            job["vllm"] = False
         if way in ("once", "ahead"):
             job |= {"generations": 1, "ahead": way == "ahead" and not toy}
         found.append((job, warm, limit))

@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 
 WAYS = ("trl", "shared", "unsloth")
+UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
 OURS = ("shared", "lean", "once", "ahead")  # with shared prompts; the last three are of grpo_rivals.py
 MORE = {
     "ahead": False,
@@ -127,7 +128,6 @@ def part_log(path: Path):
             self.clocked(self.trainer, "_get_per_token_logps_and_entropies", which)
             self.clocked(self.trainer.accelerator, "backward", "backward")
             self.clocked(optimizer, "step", "optimizer")
-            path.with_name("path.json").write_text(json.dumps(path_of(self.trainer)))
             self.parts, self.began = {}, now()
 
         def on_step_end(self, args, state, control, **kwargs):
@@ -138,6 +138,7 @@ def part_log(path: Path):
             step = {"seconds": seconds, "parts": self.parts, "peak_gb": peak, "peak_used_gb": used}
             with open(path, "a") as file:
                 file.write(json.dumps(step) + "\n")
+            path.with_name("path.json").write_text(json.dumps(path_of(self.trainer)))
             self.parts, self.began = {}, now()
 
     return PartLog()
@@ -153,6 +154,7 @@ def path_of(trainer) -> dict:
         "trainer": [one.__name__ for one in type(trainer).__mro__ if "Trainer" in one.__name__],
         "engine": type(getattr(getattr(trainer, "vllm_generation", trainer), "llm", None)).__name__,
         "attention": getattr(inner.config, "_attn_implementation", None),
+        "prompts_grouped": str(getattr(inner, "_unsloth_prefix_grouper_grad_verified", None)),
         "versions": {
             name: getattr(sys.modules.get(name), "__version__", None)
             for name in ("torch", "vllm", "trl", "unsloth")
@@ -175,7 +177,7 @@ def work(job: dict) -> None:
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.
     os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
-    if job["way"] == "unsloth":
+    if job["way"] in UNSLOTH:
         import unsloth  # noqa: F401  before transformers and trl, which it patches
     if job["way"] == "trl":
         as_trl_has_it()
@@ -212,7 +214,7 @@ def plan_of(job: dict):
         "model": job["model"],
         "adapter": job["adapter"],
         "lora_r": job["rank"],
-        "trainer": "unsloth" if job["way"] == "unsloth" else "trl",
+        "trainer": "unsloth" if job["way"] in UNSLOTH else "trl",
         "max_prompt_length": longest,
         "max_completion_length": job["max_completion_length"],
         "max_length": longest + job["max_completion_length"],
@@ -224,7 +226,7 @@ def plan_of(job: dict):
         "shared_prompt": shared,
         "shared_prompt_offload": shared and job["offload"],
         "use_vllm": job["vllm"],
-        "vllm_kv_cache_dtype": "auto" if job["way"] == "unsloth" else job["kv_cache_dtype"],
+        "vllm_kv_cache_dtype": "auto" if job["way"] in UNSLOTH else job["kv_cache_dtype"],
         "vllm_group_attention": shared and job["group_attention"],
         "vllm_shared_weights": shared and job["shared_weights"],
         "vllm_ahead": job["ahead"],
