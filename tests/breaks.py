@@ -251,6 +251,24 @@ BREAKS: list[Break] = [
         ),
     ),
     Break(
+        "Feedback makes likelier what the teacher finds likelier",
+        "arcnb/search/learning/loss.py",
+        "gap = (told + surprise.detach()).clamp(-MOST, MOST)",
+        "gap = (told - surprise.detach()).clamp(-MOST, MOST)",
+        (
+            "tests/search/learning/test_learner.py::test_an_answer_with_feedback_moves_towards_what_the_model_makes_of_it_there",
+        ),
+    ),
+    Break(
+        "Feedback is silent on answers that fail on test pairs alone",
+        "arcnb/models/prompts/conversations.py",
+        "right = prediction.train_is_correct or self.right_on_train(prediction)",
+        "right = prediction.solved",
+        (
+            "tests/search/learning/test_feedback.py::test_failed_answers_come_once_closest_last_and_the_teacher_reads_the_feedback",
+        ),
+    ),
+    Break(
         "A task ends after its k-th success, not one later",
         "arcnb/search/sampling/early_stop.py",
         "if self._solving[task_id] >= self.k:",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts import chat
-from arcnb.models.prompts.rendering import Prompt, render_blocks
+from arcnb.models.prompts.rendering import Prompt, render_prompt
 from arcnb.problems.answers import FORMATS
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
@@ -35,13 +35,7 @@ class ProblemFormat:
             "entry_point": problem.entry_point,
             "examples": [_example(test, problem) for test in problem.tests[: self.shown_tests] if test.call],
         }
-        blocks = render_blocks(self.template, variables)
-        if not blocks.get("user"):
-            raise ArcnbError(f"template {self.template}: it has no block user")
-        messages = [
-            {"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)
-        ]
-        return Prompt(tuple(messages), blocks.get("prefix", ""))
+        return render_prompt(self.template, variables)
 
     def prompt_ids(self, tokenizer, problem: Problem) -> list[int]:
         """Token ids of the prompt, the beginning of the answer included."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from arcnb.arc.tasks.task import Task
     from arcnb.search.sampling.sampled_set import SampledSet
 
-ALONE = "none"  # in a list of adapters: the model without any
+NO_ADAPTER = "none"  # in a list of adapters: the model without any
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ def compared_adapters(plan: InferencePlan, own: str | Path = "") -> dict[str, tu
     which they all differ.
     """
     asked = [adapter_name(name, plan.model) for name in listed(plan.adapter)]
-    compared = [name or ALONE for name in asked] or [ALONE]
+    compared = [name or NO_ADAPTER for name in asked] or [NO_ADAPTER]
     folder, names = Path(plan.output or own), _names(compared)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ArcnbError(f"two of the adapters to compare are called {twice[0]!r}; take one out or rename it")
     return {
-        name: ("" if adapter == ALONE else adapter, folder / name if len(compared) > 1 else folder)
+        name: ("" if adapter == NO_ADAPTER else adapter, folder / name if len(compared) > 1 else folder)
         for name, adapter in zip(names, compared, strict=True)
     }
 

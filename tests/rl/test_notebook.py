@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from arcnb.lab.notebooks.parameters import notebook_parameters
+from arcnb.plans import choices
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.watching.sampler_gap import SamplerGap
 from tests.paths import NOTEBOOKS
@@ -48,8 +49,11 @@ def plan_of(**parameters) -> GrpoPlan:
     raise AssertionError("the notebook trained nothing")
 
 
-def other(value):
-    """Another value of the same kind."""
+def other(option):
+    """Another value that the option can have."""
+    value = option.default
+    if there := choices(option.within):
+        return next(one for one in there if one != value)
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
@@ -65,7 +69,7 @@ def other(value):
 
 @pytest.mark.parametrize("path", OPTIONS)
 def test_an_option_reaches_the_run(path):
-    name, changed = OPTIONS[path].flat, other(OPTIONS[path].default)
+    name, changed = OPTIONS[path].flat, other(OPTIONS[path])
     plan, varied = plan_of(), plan_of(**{name: changed} if name in LINES else {"more": {name: changed}})
     assert varied.values() == plan.values() | {path: changed}
     if path.startswith("trl."):  # as it is, and no other

@@ -29,21 +29,15 @@ def test_settings_of_the_literature_are_options_by_their_own_names():
 def test_every_problem_of_a_plan_is_said_at_once(said):
     sentences = said(
         lr_scheduler_type="cosin",
-        trainer="trlx",
-        reward="arc-v3",
         max_length=10**7,
         adapter="/nowhere",
-        use_vllm="perhaps",
         report_to="wandbb",
     )
-    assert len(sentences) == 7
+    assert len(sentences) == 4
     for word in (
         "lr_scheduler_type='cosin'",
-        "trainer='trlx'",
-        "reward scheme 'arc-v3'",
         "was built for",
         "/nowhere",
-        "use_vllm='perhaps'",
         "wandbb",
     ):
         assert any(word in sentence for sentence in sentences), word

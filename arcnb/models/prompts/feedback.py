@@ -21,7 +21,7 @@ from arcnb.arc.grids import Grid
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, grid_size, render_blocks
+from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, grid_size, render_prompt
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown
 _LONGEST_SOURCE = 120  # characters of the failing line
@@ -84,12 +84,9 @@ def build_refinement(
         lines = error.message.strip().splitlines() or ["no message"]
         source = error.source.strip()[:_LONGEST_SOURCE]
         error = replace(error, message=lines[-1][:_LONGEST_MESSAGE], source=source)
-    blocks = render_blocks(template, {"pairs": pairs, "error": error})
-    if not blocks.get("user"):
-        raise ArcnbError(f"template {template}: it has no block user")
+    asked = render_prompt(template, {"pairs": pairs, "error": error})
     answer = {"role": "assistant", "content": first.prefix + completion}
-    request = {"role": "user", "content": blocks["user"]}
-    return Prompt((*first.messages, answer, request), blocks.get("prefix", ""))
+    return Prompt((*first.messages, answer, asked.messages[-1]), asked.prefix)
 
 
 def feedback(

@@ -62,16 +62,21 @@ def build_prompt(
         "test_input": write(test_input),
         "test_size": grid_size(test_input),
     }
-    blocks = render_blocks(template, variables)
-    if not blocks.get("user"):
-        raise ArcnbError(f"template {template}: it has no block user")
-    messages = [{"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)]
-    return Prompt(tuple(messages), blocks.get("prefix", ""))
+    return render_prompt(template, variables)
 
 
 def grid_size(grid) -> str:
     """Rows x columns of a grid, as templates get it: "3x4"."""
     return f"{grid.shape[0]}x{grid.shape[1]}"
+
+
+def render_prompt(template: str | Path, variables: dict) -> Prompt:
+    """The prompt that a template's blocks make. Raises ArcnbError, also where there is no block `user`."""
+    blocks = render_blocks(template, variables)
+    if not blocks.get("user"):
+        raise ArcnbError(f"template {template}: it has no block user")
+    messages = [{"role": role, "content": blocks[role]} for role in ("system", "user") if blocks.get(role)]
+    return Prompt(tuple(messages), blocks.get("prefix", ""))
 
 
 def render_blocks(template: str | Path, variables: dict) -> dict[str, str]:

@@ -71,7 +71,7 @@ def n_nodes() -> int:
     return max(1, int(os.environ.get(COUNT, "1")))
 
 
-ALONE = Meeting(1, 0, "", 0)
+ONE_NODE = Meeting(1, 0, "", 0)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def together(words: Sequence[str], environment: dict[str, str], nodes: int) -> I
     words: the command from the launcher's flags on, which each node completes with its own Meeting.
     """
     if nodes == 1:
-        yield ALONE
+        yield ONE_NODE
         return
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def job_server() -> str:
     """
     if SERVER not in os.environ:
         return ""
-    others = Others(ALONE)
+    others = Others(ONE_NODE)
     while not (address := text_in(Path(os.environ[FOLDER], ADDRESS))):
         if others.failed():
             raise ArcnbError("; ".join(others.lost))

@@ -22,7 +22,7 @@ from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.processes import end_session, threads_each
 from arcnb.machine.starts import tried_again
-from arcnb.models.training.nodes import ALONE, Others, launcher, n_nodes, started, together
+from arcnb.models.training.nodes import ONE_NODE, Others, launcher, n_nodes, started, together
 from arcnb.models.training.output import copy_lines, failure, is_consequence
 
 PARALLEL = ("ddp", "zero3")
@@ -66,7 +66,7 @@ def command_line(
     if num_processes == 1:
         return [sys.executable, "-P", "-m", module, *arguments]
     words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
-    return launcher(ALONE, words)
+    return launcher(ONE_NODE, words)
 
 
 def _words(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from arcnb.machine.gpus import Gpu, torch_sees_gpu, visible_gpus
 from arcnb.models.memory.fitting import free_problem
 from arcnb.models.registry import ModelPath
-from arcnb.models.training.nodes import ALONE, SERVER, Others, job_server
+from arcnb.models.training.nodes import ONE_NODE, SERVER, Others, job_server
 from arcnb.rl.engine.server import READY_SECONDS
 from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, GrpoPlan
 
@@ -82,7 +82,7 @@ def _silent_server(address: str) -> Iterator[str]:
     from urllib.request import urlopen
 
     deadline = time.monotonic() + (READY_SECONDS if address == job_server() else 0)
-    others = Others(ALONE)
+    others = Others(ONE_NODE)
     while True:
         try:
             with urlopen(f"{address}/v1/models", timeout=10) as answer:

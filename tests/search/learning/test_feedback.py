@@ -14,6 +14,7 @@ from arcnb.search.learning.lessons.feedback import FeedbackSettings, feedback_ro
 from tests.search.learning_engine import program, small_tasks
 
 RIGHT = program("out = grid.copy(); out[:, 0] = 4; return out")
+ON_TRAIN = program("out = grid.copy(); out[:, 0] = 4; return grid if len(grid) == 3 else out")
 NEAR = program("out = grid.copy(); out[0, 0] = 4; return out")
 FAR = program("return grid[::-1]")
 ERROR = program("return grid.nothing")
@@ -62,8 +63,8 @@ def rows_of(executor, tokenizer):
 
 
 def test_failed_answers_come_once_closest_last_and_the_teacher_reads_the_feedback(rows_of, tokenizer):
-    rows, dropped = rows_of([NEAR, RIGHT, ERROR, FAR, FAR, "no program"], cut=None)
-    assert dropped == {"right on the train pairs": 1, "the same answer": 1}
+    rows, dropped = rows_of([NEAR, RIGHT, ON_TRAIN, ERROR, FAR, FAR, "no program"], cut=None)
+    assert dropped == {"right on the train pairs": 2, "the same answer": 1}
     assert len(rows) == 4
     for row in (*rows, *(row["told"] for row in rows)):
         n = sum(label != IGNORED for label in row["labels"])
