@@ -68,7 +68,7 @@ def test_a_sweep_is_an_array_and_gpus_are_handed_out(path, runs_root, capsys):
     assert "#SBATCH --array=0-2\n" in array
     assert "#SBATCH --gres=gpu:1\n" in array
     (runs_root / "go").touch()
-    wait_for(lambda: {run.status for run in runs} == {"done"}, 60)
+    wait_for(lambda: {run.status for run in runs} == {"done"})
     assert {run.manifest["outcome"]["gpu"] for run in runs[:2]} == {"0", "1"}
     assert runs[1].manifest["job"] == runs[0].manifest["job"].replace("_0", "_1")
     assert status(capsys) == []
@@ -82,13 +82,13 @@ def test_a_preempted_run_saves_waits_and_goes_on_in_its_folder(path, slurm, caps
     assert submit(path, "--name", "victim", "--gpus", 0) == 0
     assert submit(path, "--name", "moved", "--gpus", 0) == 0
     moved, victim = sorted(list_runs(), key=lambda run: run.name)
-    wait_for(lambda: started(victim) and started(moved), 40)
+    wait_for(lambda: started(victim) and started(moved))
     slurm.call("scontrol", "requeue", task_of(moved))
-    wait_for(lambda: moved.status == "preempted", 20)
+    wait_for(lambda: moved.status == "preempted")
     assert 'waits to go on; cell 6 of 7 ("Wait"): stopped by SIGTERM' in status(capsys, "moved")[0]
     # The urgent job wants the whole node.
     slurm.call("sbatch", "-p", "urgent", "-c", "4", "--mem", "1G", "-o", "/dev/null", "--wrap", "sleep 1")
-    wait_for(lambda: {victim.status, moved.status} == {"done"}, 60)
+    wait_for(lambda: {victim.status, moved.status} == {"done"})
     for run in (victim, moved):
         assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["preempted"]
         assert run.manifest["job"] == f"slurm {task_of(run)}"
@@ -107,15 +107,15 @@ def test_held_jobs_say_so_and_cancelled_ones_too(path, slurm, capsys):
     assert "PENDING (JobHeldUser)" in line
     assert cli.main(["run", "--resume", str(waiting.path)]) == 2
     assert f"waits as slurm {task_of(waiting)}; arcnb cancel it" in capsys.readouterr().err
-    wait_for(lambda: started(working), 40)
+    wait_for(lambda: started(working))
     assert cli.main(["cancel", "waiting", "working"]) == 0
     assert waiting.verdict() == ("killed", "before it started: cancelled")
-    wait_for(lambda: working.status == "preempted", 20)
+    wait_for(lambda: working.status == "preempted")
     assert (working.path / "saved").is_file()
-    wait_for(lambda: "CANCELLED" in status(capsys, "working")[0], 20)
+    wait_for(lambda: "CANCELLED" in status(capsys, "working")[0])
     assert status(capsys, "waiting")[0].startswith("killed ")
     assert submit("--resume", "working") == 0, "what was cancelled can be sent again"
-    wait_for(lambda: working.status == "done", 40)
+    wait_for(lambda: working.status == "done")
     assert [attempt["status"] for attempt in working.manifest["attempts"]] == ["preempted"]
 
 
@@ -139,11 +139,11 @@ def test_stages_wait_for_each_other_and_one_that_fails_ends_those_behind_it(note
     assert "#SBATCH --mem=2048M\n" in script
     assert submit(file) == 2
     assert "stage 'data' is under way already" in capsys.readouterr().err
-    wait_for(lambda: (runs["good"].status, runs["bad"].status) == ("done", "failed"), 90)
+    wait_for(lambda: (runs["good"].status, runs["bad"].status) == ("done", "failed"))
     assert runs["good"].manifest["outcome"] == {"length": 4}
     values = {"n": 4, "seconds": 0.0, "label": str(runs["data"].path / "tasks.txt")}
     assert runs["good"].manifest["parameters"] == values
-    wait_for(lambda: status(capsys, "road-last")[0].startswith("killed"), 20)
+    wait_for(lambda: status(capsys, "road-last")[0].startswith("killed"))
     assert "it never started: slurm" in runs["last"].verdict()[1]
     del stages["bad"], stages["last"]
     file.write_text(json.dumps({"stages": stages}))
@@ -173,7 +173,7 @@ def test_an_environment_is_packed_once_and_unpacked_on_the_node(
     path = notebook("import sys, lab_probe", "run.record({'answer': lab_probe.ANSWER, 'prefix': sys.prefix})")
     assert submit(path, "--packed", requirements, "--env", f"PYTHONPATH={site}") == 0
     run = only_run()
-    wait_for(lambda: run.status == "done", 60)
+    wait_for(lambda: run.status == "done")
     assert run.manifest["outcome"]["answer"] == 42
     assert run.manifest["outcome"]["prefix"].startswith(str(tmp_path / "scratch"))
     archives = list((tmp_path / "runs" / "environments").glob("*.tar.gz"))
@@ -217,7 +217,7 @@ def test_a_node_without_the_python_ends_the_run_and_says_so(path, tmp_path, caps
     assert submit(path, options=late) == 0
     python.unlink()  # a node that does not see it
     run = only_run()
-    wait_for(lambda: status(capsys, run.path.name) and run.status == "killed", 60)
+    wait_for(lambda: status(capsys, run.path.name) and run.status == "killed")
     assert "it never started: slurm" in run.verdict()[1]
     assert f", {python}: No such file or directory; see {run.path / 'log.txt'}" in run.verdict()[1]
 
@@ -251,7 +251,7 @@ def test_a_run_in_a_container_sees_what_it_is_given_and_nothing_else(notebook, t
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     assert submit(path, "-p", "n", "5", "--container", "/images/arcnb.sif", "--gpus", "0") == 0
     run = only_run()
-    wait_for(lambda: run.status in ("done", "failed", "killed"), 60)
+    wait_for(lambda: run.status in ("done", "failed", "killed"))
     assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
     assert run.manifest["outcome"] == {"secret": False, "n": 5}
 
@@ -265,7 +265,7 @@ def test_a_run_in_an_image_of_a_real_apptainer(notebook, tmp_path):
     asked = ["-p", "n", "5", "--container", image, "--gpus", "0", "--env", places, "--env", python]
     assert submit(path, *asked) == 0
     run = only_run()
-    wait_for(lambda: run.status in ("done", "failed", "killed"), 60)
+    wait_for(lambda: run.status in ("done", "failed", "killed"))
     assert run.status == "done", (run.path / "log.txt").read_text()[-2000:]
     assert run.manifest["outcome"] == {"inside": True, "n": 5}
 
@@ -275,7 +275,7 @@ def test_z_dead_daemons_are_told_from_dead_nodes(path, slurm, capsys, monkeypatc
     """The last test: it leaves the node without power."""
     assert submit(path, "--name", "survivor") == 0
     run = only_run()
-    wait_for(lambda: (read_heartbeat(run.path) or {"progress": ""})["progress"], 40)
+    wait_for(lambda: (read_heartbeat(run.path) or {"progress": ""})["progress"])
     slurm.wait_until_saved(task_of(run))
     slurm.kill("slurmctld")
     # Slurm's tools call a dead controller for twice this time; its daemons stay patient with a busy machine.
@@ -287,14 +287,14 @@ def test_z_dead_daemons_are_told_from_dead_nodes(path, slurm, capsys, monkeypatc
     assert "slurm does not answer: " in line
     assert "waiting: " in line, "the heartbeat needs no scheduler"
     slurm.start_controller()
-    wait_for(lambda: "RUNNING on localhost" in status(capsys)[0], 20)
+    wait_for(lambda: "RUNNING on localhost" in status(capsys)[0])
     slurm.kill_node()
-    wait_for(lambda: run.status == "killed", 10)
+    wait_for(lambda: run.status == "killed")
     assert "is gone (last seen " in run.verdict()[1]
     (line,) = status(capsys)
     assert line.startswith("silent ")
     assert "though slurm says it is running on localhost" in line
     # Slurm's own pings take minutes to notice; here its administrator is told.
     slurm.call("scontrol", "update", "nodename=localhost", "state=down", "reason=power")
-    wait_for(lambda: "died with its node" in status(capsys, "survivor")[0], 60)
+    wait_for(lambda: "died with its node" in status(capsys, "survivor")[0])
     assert run.status == "killed"

@@ -89,7 +89,7 @@ def test_two_nodes_learn_what_one_process_does_with_batches_twice_as_large_until
     assert submitting.read_record(run)["task"] == run.manifest["job"].split()[1]
     (second,) = workers(slurm, "two")
     os.kill(second.pid, signal.SIGKILL)
-    wait_for(lambda: run.status != "running", 120)
+    wait_for(lambda: run.status != "running")
     log = (run.path / "log.txt").read_text()
     assert run.status == "failed", log[-3000:]
     assert "node 2 of 2" in run.verdict()[1]
@@ -106,11 +106,11 @@ def test_a_stopped_job_of_two_nodes_saves_and_goes_on(slurm, notebook):
     assert slow != PATIENT
     assert submit_to("slurm", notebook(slow), "--nodes", "2", options=NODE) == 0
     run = only_run()
-    wait_for(lambda: started(run) and list(run.path.glob("nodes/*/1.alive")), 60)
+    wait_for(lambda: started(run) and list(run.path.glob("nodes/*/1.alive")))
     slurm.call("scontrol", "requeue", task_of(run))
-    wait_for(lambda: run.status == "preempted", 30)
+    wait_for(lambda: run.status == "preempted")
     assert (run.path / "saved").is_file()
-    wait_for(lambda: run.status == "done", 60)
+    wait_for(lambda: run.status == "done")
     assert len(list(run.path.glob("nodes/*/1.alive"))) == 2
 
 
@@ -126,7 +126,7 @@ def test_a_killed_node_fails_the_run_with_its_name_and_it_goes_on_as_an_unbroken
     run = only_run()
     wait_for(lambda: newest_step(run) or run.status == "failed", 280)
     slurm.kill_node("two")
-    wait_for(lambda: run.status != "running", 60)
+    wait_for(lambda: run.status != "running")
     assert run.status == "failed", run.verdict()
     assert "node 2 of 2 (two) is lost: no sign of it for " in run.verdict()[1]
     assert 0 < newest_step(run) < 12
@@ -199,10 +199,10 @@ def test_a_server_on_the_last_node_samples_and_its_death_fails_the_run_with_its_
     assert server.cmdline()[-4:] == ["--host", "0.0.0.0", "--seed", "7"]
     address = next(run.path.glob("nodes/*/server")).read_text()
     server.kill()
-    wait_for(lambda: run.status != "running", 120)
+    wait_for(lambda: run.status != "running")
     assert run.status == "failed", log.read_text()[-3000:]
     assert f"the vLLM server at {address} does not answer" in run.verdict()[1]
-    wait_for(lambda: slurm.call("squeue", "-h", "-t", "all", "-o", "%T") == "FAILED", 60)
+    wait_for(lambda: slurm.call("squeue", "-h", "-t", "all", "-o", "%T") == "FAILED")
     if not goes_on:
         return
     before = read_metrics(run.path / "metrics.jsonl")
@@ -212,4 +212,4 @@ def test_a_server_on_the_last_node_samples_and_its_death_fails_the_run_with_its_
     assert run.manifest["outcome"] == {"steps": 14}
     both = zip(losses(before), losses(read_metrics(run.path / "metrics.jsonl")), strict=False)
     assert [one == pytest.approx(other, rel=1e-4) for one, other in both] == [True] * len(losses(before))
-    wait_for(lambda: serving(slurm) is None, 60)
+    wait_for(lambda: serving(slurm) is None)
