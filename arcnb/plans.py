@@ -28,7 +28,7 @@ from pkgutil import resolve_name
 from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
-from arcnb.machine.library_source import config_fields
+from arcnb.machine.library_source import config_fields, enum_values
 from arcnb.values import FINITE, NOT_NEGATIVE, as_floats, fits, range_problem
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
@@ -41,7 +41,15 @@ class KeysOf:
     registry: str
 
 
-Within = str | tuple[Any, ...] | KeysOf  # a range of numbers (arcnb.values), or the choices that there are
+@dataclass(frozen=True)
+class ValuesOf:
+    """Choices that are the values of a library's enumeration, "file:class", read from its source."""
+
+    enumeration: str
+
+
+# A range of numbers (arcnb.values), or the choices that there are.
+Within = str | tuple[Any, ...] | KeysOf | ValuesOf
 
 
 @dataclass(frozen=True)
@@ -260,15 +268,17 @@ def fitting(
         found = candidates[0]
     if known := choices(within):
         refuse(unknown(name, found, known))
-    elif wanted := range_problem(found, within):
+    if wanted := range_problem(found, within) if isinstance(within, str) else "":
         raise ArcnbError(f"parameter {name!r} must be {wanted} (default {default!r}), got {value!r}")
     return found
 
 
 def choices(within: Within) -> tuple[Any, ...]:
-    """All that a value can be; () where that is a range."""
+    """All that a value can be; () where that is a range, or a library's source does not say."""
     if isinstance(within, KeysOf):
         return tuple(resolve_name(within.registry))
+    if isinstance(within, ValuesOf):
+        return tuple(enum_values(within.enumeration))
     return within if isinstance(within, tuple) else ()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.plans import KeysOf, option
 
 # What a view may change of the grids: each entry keeps a part of a full random augmentation.
 AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {
@@ -22,6 +23,13 @@ AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {
     "colors": lambda drawn: Augmentation(color_map=drawn.color_map),
     "all": lambda drawn: drawn,
 }
+
+
+def augment_option() -> Any:
+    """A plan's option of what its views may change."""
+    choices = KeysOf("arcnb.arc.views:AUGMENTATIONS")
+    return option("all", "what views change: all, geometry, colors or none", within=choices)
+
 
 COLUMNS = ("hflip", "n_rot90", "color_map", "pair_order", "test_index")  # of a view, in rows and records
 

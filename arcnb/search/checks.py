@@ -112,6 +112,11 @@ def _learning_problems(plan: SearchPlan) -> list[str]:
     """Of what is learned from, and how."""
     lora = plan.lora
     found = []
+    if plan.lessons != "hindsight" and not plan.rounds.keep_adapter:
+        found.append(
+            f"lessons={plan.lessons!r} does not go with keep_adapter=False: feedback is on answers of the "
+            "model that learns, and a fresh adapter has not written them"
+        )
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
     if not lora.modules:

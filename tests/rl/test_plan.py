@@ -28,14 +28,12 @@ def test_settings_of_the_literature_are_options_by_their_own_names():
 
 def test_every_problem_of_a_plan_is_said_at_once(said):
     sentences = said(
-        lr_scheduler_type="cosin",
         max_length=10**7,
         adapter="/nowhere",
         report_to="wandbb",
     )
-    assert len(sentences) == 4
+    assert len(sentences) == 3
     for word in (
-        "lr_scheduler_type='cosin'",
         "was built for",
         "/nowhere",
         "wandbb",

@@ -13,7 +13,7 @@ the shown train inputs, in the order shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcnb.arc.grids import Grid
 from arcnb.arc.predictions.prediction import Prediction
@@ -105,6 +105,14 @@ class Conversations:
             template=self.prompt_format.refine_template,
             encoding=self.prompt_format.encoding,
         )
+
+    def told(self, prediction: Prediction) -> Prompt:
+        """What a teacher reads before the same answer again: a first answer, and feedback on it.
+
+        The answer begins as it did, whatever the template of the feedback begins answers with.
+        """
+        prompt = self.refining(prediction, {})
+        return replace(prompt, prefix=self.asked(prediction, {}).prefix)
 
     def _train_inputs(self, prediction: Prediction) -> tuple[Grid, ...]:
         shown = prediction.view.apply(self.tasks[prediction.task_id])

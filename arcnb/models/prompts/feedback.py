@@ -10,6 +10,7 @@ the grid), "refine_full" says everything about every pair.
 `task` and `outputs` are in the frame of the first prompt (augmented, if that was).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, grid_size, render_prompt
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _LONGEST_SOURCE = 120  # characters of the failing line
 
 
@@ -83,7 +85,8 @@ def build_refinement(
     if error is not None:
         lines = error.message.strip().splitlines() or ["no message"]
         source = error.source.strip()[:_LONGEST_SOURCE]
-        error = replace(error, message=lines[-1][:_LONGEST_MESSAGE], source=source)
+        message = _ADDRESS.sub("0x...", lines[-1])  # another one in every process
+        error = replace(error, message=message[:_LONGEST_MESSAGE], source=source)
     asked = render_prompt(template, {"pairs": pairs, "error": error})
     answer = {"role": "assistant", "content": first.prefix + completion}
     return Prompt((*first.messages, answer, asked.messages[-1]), asked.prefix)

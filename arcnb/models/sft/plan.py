@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcnb.machine.library_source import SCHEDULES, enum_values
+from arcnb.machine.library_source import SCHEDULES
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -22,7 +22,7 @@ from arcnb.models.sft.rows import check_max_length, conversations_problem
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals, unknown
+from arcnb.plans import Library, Plan, Settings, ValuesOf, branch, library, option, refusals
 from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
@@ -65,6 +65,7 @@ SFT_CONFIG = Library(
         **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "save_total_limit"), COUNT),
         **dict.fromkeys(("warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
         "learning_rate": POSITIVE,
+        "lr_scheduler_type": ValuesOf(SCHEDULES),
     },
     free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
 )
@@ -167,8 +168,6 @@ def _numbers(plan: SftPlan) -> Iterator[str]:
 
 
 def _names(plan: SftPlan) -> Iterator[str]:
-    if schedules := enum_values(SCHEDULES):
-        yield from unknown("lr_scheduler_type", plan.trl["lr_scheduler_type"], schedules)
     yield from refusals(backend_name, plan.backend)
     for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
         if problem:

@@ -14,9 +14,6 @@ from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rows import row_problems
 
-GUARD_ACTIONS = ("warn", "stop", "rollback")
-TURN_REWARDS = ("last", "best", "improvement")  # see arcnb.rl.turns.episode_reward
-
 
 def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
     """Why this run cannot be, a sentence each, all of them; empty for one that can. `use_vllm` is decided.

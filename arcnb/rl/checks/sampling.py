@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from arcnb.machine.library_source import SCHEDULES, enum_values
-from arcnb.plans import unknown
 from arcnb.rl.plan.grpo import GrpoPlan
 
 PLAIN = {
@@ -27,8 +25,6 @@ PLAIN = {
 def sampling_problems(plan: GrpoPlan) -> Iterator[str]:
     """Values of TRL's settings that cannot work with any trainer."""
     settings = plan.settings
-    if schedules := enum_values(SCHEDULES):
-        yield from unknown("lr_scheduler_type", settings["lr_scheduler_type"], schedules)
     yield from _group(plan, settings)
     if settings["max_steps"] <= 0 and settings["num_train_epochs"] <= 0:
         yield "either max_steps or num_train_epochs must be positive"

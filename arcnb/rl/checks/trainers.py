@@ -8,10 +8,6 @@ from arcnb.models.lora.precision import four_bits_problem
 from arcnb.plans import conflicts
 from arcnb.rl.plan.grpo import GrpoPlan
 
-TRAINERS = ("trl", "unsloth")
-OLD_LOG_PROBS = ("pass", "sampler", "interpolated")
-KV_CACHE_DTYPES = ("auto", "fp8")  # auto: the model's own type
-
 
 def trainer_problems(plan: GrpoPlan) -> Iterator[str]:
     """What the trainer or the sampling engine cannot do."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import ClassVar, Self
 
-from arcnb.arc.views import AUGMENTATIONS
+from arcnb.arc.views import augment_option
 from arcnb.machine.files import write_whole
 from arcnb.models.lora.options import Lora
 from arcnb.models.training.nodes import job_server
@@ -166,9 +166,7 @@ class GrpoPlan(Plan):
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path", free=True
     )
     encoding: str = option("", 'text form of grids; "" takes the template\'s own', free=True)
-    augment: str = option(
-        "all", "what views change: all, geometry, colors or none", within=tuple(AUGMENTATIONS)
-    )
+    augment: str = augment_option()
     max_prompt_length: int = option(
         700, "tasks with a longer prompt are left out, and named; 0: what max_length leaves", "tokens"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcnb.plans import Library, option
+from arcnb.machine.library_source import SCHEDULES
+from arcnb.plans import Library, ValuesOf, option
 from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SOME_SHARE
 
 # Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
@@ -71,6 +72,7 @@ GRPO_CONFIG = Library(
             "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
         ),
         "vllm_mode": ("colocate", "server"),
+        "lr_scheduler_type": ValuesOf(SCHEDULES),
     },
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_group_port",

@@ -28,7 +28,7 @@ def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int)
     def told(one) -> list[int] | None:
         if book.nothing_to_tell(one):
             return None
-        ids = prompt_ids(tokenizer, book.refining(one, {}))
+        ids = prompt_ids(tokenizer, book.told(one))
         return ids if len(ids) <= longest else None
 
     return [told(one) for one in made]

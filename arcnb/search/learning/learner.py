@@ -92,9 +92,10 @@ def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class LearningReport:
     """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of
-    the steps. tokens: of all rows, prompts included. seconds: of training; save_seconds: of the rest.
-    peak_memory_gb: most that tensors took of the GPU, GB (2**30); 0 on a CPU. notes: sentences on what was
-    done other than asked.
+    the steps; of answers with feedback, which come first, it is an estimate of the divergence to the teacher.
+    tokens: of all rows, prompts and what teachers read included. seconds: of training; save_seconds: of the
+    rest. peak_memory_gb: most that tensors took of the GPU, GB (2**30); 0 on a CPU. notes: sentences on what
+    was done other than asked.
     """
 
     adapter: Path
@@ -194,7 +195,7 @@ class LoraLearner:
             adapter=folder,
             rows=len(rows),
             steps=len(losses),
-            tokens=sum(len(row["input_ids"]) for row in rows),
+            tokens=sum(len(one["input_ids"]) for row in rows for one in (row, row.get("told")) if one),
             loss_first=sum(losses[:tenth]) / tenth,
             loss_last=sum(losses[-tenth:]) / tenth,
             seconds=trained - prepared,
@@ -298,10 +299,9 @@ class LoraLearner:
             return None
         log_probs = answer_log_probs(self._net.get_base_model(), self._collate(told))
         counts = [sum(label != IGNORED for label in row["labels"]) for row in part]
-        with_feedback = torch.tensor(["told" in row for row in part]).repeat_interleave(torch.tensor(counts))
-        teacher = torch.full((sum(counts),), torch.nan, device=log_probs.device)
-        teacher[with_feedback.to(log_probs.device)] = log_probs
-        return teacher
+        has = torch.tensor(["told" in row for row in part]).repeat_interleave(torch.tensor(counts))
+        has = has.to(log_probs.device)
+        return torch.zeros(len(has), device=log_probs.device).masked_scatter(has, log_probs), has
 
     def _make_room(self, rows: list[dict], why: str) -> None:
         """Forgets a step's gradients and sees to it that it takes less memory; ArcnbError if it cannot."""

@@ -22,7 +22,7 @@ def add_answer_gradients(
     model,
     batch: dict[str, torch.Tensor],
     n_answer: int,
-    teacher: torch.Tensor | None = None,
+    teacher: tuple[torch.Tensor, torch.Tensor] | None = None,
     logits: int = LOGITS,
 ):
     """Add to `model` the gradients of a part's share of the mean loss a token; the share, a detached scalar.
@@ -31,10 +31,11 @@ def add_answer_gradients(
     `arcnb.models.sft.rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
     whole optimizer step. It is what the mean of `cross_entropy` over the model's own logits would give.
 
-    teacher: float32 (N,), log-probabilities that a teacher gives the N labelled tokens, row by row; NaN where
-    there is none. The gradient of such a token, which the model has drawn, is that of the reverse
-    Kullback-Leibler divergence to the teacher: its log-probability times how much likelier the teacher finds
-    it, within MOST. Its share of the loss is the estimate of that divergence, which can be below 0.
+    teacher: of the N labelled tokens, row by row, the log-probabilities that a teacher gives them, float32
+    (N,), and whether they have one, bool (N,). The gradient of a token that has, and that the model of now
+    would draw, is that of the reverse Kullback-Leibler divergence to the teacher: its log-probability times
+    how much likelier the teacher finds it, within MOST. Its share of the loss is the estimate of that
+    divergence, which can be below 0.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -42,16 +43,16 @@ def add_answer_gradients(
     with _autocast(model):
         answers, targets = _answers(model, batch)
         if teacher is None:
-            teacher = torch.full_like(targets, torch.nan, dtype=torch.float32)
+            teacher = (torch.zeros_like(targets, dtype=torch.float32), torch.zeros_like(targets, dtype=bool))
         size = _chunk(model, logits)
         chunks = [chunk.detach().requires_grad_() for chunk in answers.split(size)]
         total = torch.zeros((), device=answers.device)
-        parts = (chunks, targets.split(size), teacher.to(answers.device).split(size))
-        for chunk, right, told in zip(*parts, strict=True):
+        parts = (one.to(answers.device).split(size) for one in (targets, *teacher))
+        for chunk, right, log_probs, told in zip(chunks, *parts, strict=True):
             surprise = cross_entropy(head_logits(model, chunk).float(), right, reduction="none")
-            gap = (told + surprise.detach()).clamp(-MOST, MOST)
-            ((surprise * gap.nan_to_num(1.0)).sum() / n_answer).backward()
-            total += torch.where(gap.isnan(), surprise.detach(), -gap).sum() / n_answer
+            gap = (log_probs + surprise.detach()).clamp(-MOST, MOST)
+            ((surprise * torch.where(told, gap, 1.0)).sum() / n_answer).backward()
+            total += torch.where(told, -gap, surprise.detach()).sum() / n_answer
     answers.backward(torch.cat([chunk.grad for chunk in chunks]))
     return total
 

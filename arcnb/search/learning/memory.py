@@ -17,10 +17,10 @@ class PartSize:
 
     def parts(self, rows: Sequence[dict]) -> list[list[dict]]:
         """The rows cut into parts of at most so many padded tokens, or of a single longer row."""
-        by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
+        by_length = sorted(rows, key=row_tokens)
         parts: list[list[dict]] = [[]]
         for row in by_length:
-            if parts[-1] and (len(parts[-1]) + 1) * len(row["input_ids"]) > self.tokens:
+            if parts[-1] and (len(parts[-1]) + 1) * row_tokens(row) > self.tokens:
                 parts.append([])
             parts[-1].append(row)
         return parts
@@ -42,7 +42,12 @@ class PartSize:
 
 def padded_tokens(part: Sequence[dict]) -> int:
     """Tokens of a part with the padding that makes its rows equally long."""
-    return len(part) * max(len(row["input_ids"]) for row in part)
+    return len(part) * max(map(row_tokens, part))
+
+
+def row_tokens(row: dict) -> int:
+    """Tokens of the longest sequence of a row, which is the teacher's where there is feedback."""
+    return max(len(one["input_ids"]) for one in (row, row.get("told", row)))
 
 
 def out_of_memory(error: BaseException) -> bool:

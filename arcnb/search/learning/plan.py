@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.views import AUGMENTATIONS
+from arcnb.arc.views import augment_option
 from arcnb.models.registry import adapter_name
-from arcnb.plans import Plan, branch, option
+from arcnb.plans import KeysOf, Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.learning.budgets import Budget
 from arcnb.search.learning.learner import LoraSettings
@@ -103,9 +102,7 @@ class SearchPlan(Plan):
     backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU")
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
     encoding: str = option("", 'text form of grids; "" takes the template\'s own')
-    augment: str = option(
-        "all", "what views change: all, geometry, colors or none", within=tuple(AUGMENTATIONS)
-    )
+    augment: str = augment_option()
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     arms: str = option(
         f"{ALONE}, {LEARN}",
@@ -120,7 +117,9 @@ class SearchPlan(Plan):
     seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
     submission_file: str = option("", 'its path; "" is submission.json in the run folder')
-    submission_rule: str = option("train-score", "how its attempts are chosen", within=tuple(RULES))
+    submission_rule: str = option(
+        "train-score", "how its attempts are chosen", within=KeysOf("arcnb.arc.scores.attempts:RULES")
+    )
     time_budget_hours: float = option(
         0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit", free=True
     )

@@ -45,7 +45,7 @@ from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
 from arcnb.search.learning.submission_file import SubmissionFile
-from arcnb.search.sampling.conditions import conditions, hold_to_conditions
+from arcnb.search.sampling.conditions import conditions, hold_to_conditions, template_digest
 from arcnb.search.sampling.predict import predict, shard_of
 from arcnb.search.sampling.sampled_set import SampledSet
 
@@ -364,6 +364,7 @@ class SearchAndLearn:
             settings["lessons"] = self.plan.lessons
             if self.plan.lessons != "hindsight":
                 settings |= {f"feedback_{name}": value for name, value in vars(self.plan.feedback).items()}
+                settings["refine_template_sha256"] = template_digest(self.made.prompt_format.refine_template)
         wanted = conditions(self.made, self.plan.prompts(0))
         return {**wanted, "settings": wanted["settings"] | settings}
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.views import AUGMENTATIONS, View
+from arcnb.arc.views import View, augment_option
 from arcnb.plans import option
 from arcnb.values import COUNT, SEED
 
@@ -27,9 +27,7 @@ class RoundPlan:
         4, "completions of one prompt; each round of prompts shows new views of tasks", within=COUNT
     )
     seed: int = option(0, "prompts and samples derive from (seed, task, round, index)", within=SEED)
-    augment: str = option(
-        "all", "what views change: all, geometry, colors or none", within=tuple(AUGMENTATIONS)
-    )
+    augment: str = augment_option()
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     stop_after: int = option(
         0,

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.plans import branch, option
+from arcnb.plans import KeysOf, branch, option
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.search.turns.selection import CHOOSERS
 from arcnb.values import COUNT, SHARE, SOME_SHARE
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class TurnPlan:
     chooser: str = option(
         "promising",
         "what is refined: promising, best, distinct, diverse, failed or weighted",
-        within=tuple(CHOOSERS),
+        within=KeysOf("arcnb.search.turns.selection:CHOOSERS"),
     )
 
     last_share: float = option(

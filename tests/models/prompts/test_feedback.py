@@ -117,3 +117,12 @@ def test_feedback_states_the_facts_that_the_reference_states(case):
             assert f"{100 * pair.similarity:.1f}" == expected["similarity_percent"]
         sizes = [[int(side) for side in size.split("x")] for size in (pair.expected_size, pair.produced_size)]
         assert (sizes if sizes[0] != sizes[1] else None) == expected["shape_mismatch"]
+
+
+def test_an_address_in_a_message_is_the_same_in_every_process(task):
+    def said(address):
+        error = ProgramError("TypeError", f"bad <object at {address}>", 3, "x = y", "error")
+        return build_refinement(task, build_prompt(task), "x", error=error).messages[-1]["content"]
+
+    assert said("0x7f8904864170") == said("0x7f353446c170")
+    assert "0x..." in said("0x7f8904864170")

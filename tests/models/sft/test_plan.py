@@ -80,7 +80,6 @@ WRONG = [
     ({"max_length": 9999}, "max_length=9999 exceeds the 2048 tokens"),
     ({"max_steps": -1, "num_train_epochs": 0.0}, "num_train_epochs must be positive where max_steps is not"),
     ({"max_steps": -1, "packing": True}, "packing needs max_steps"),
-    ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type='cosin' does not exist; there are linear, cos"),
     ({"report_to": "wandbb"}, "report_to='wandbb' does not exist; there are none, wandb"),
     ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
     ({"encoding": "nowhere"}, "nowhere"),

@@ -267,10 +267,6 @@ def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypat
         ({"max_completion_length": 2048}, "leaves no room for a prompt in a context of 2048"),
         ({"vllm_mode": "server"}, "vllm_mode='server' needs use_vllm=True"),
         ({"use_vllm": True, "vllm_server_base_url": "http://a"}, "vllm_server_base_url needs vllm_mode='se"),
-        (
-            {"lr_scheduler_type": "cosin"},
-            "lr_scheduler_type='cosin' does not exist; there are linear, cosine",
-        ),
     ],
 )
 def test_settings_that_cannot_work_are_named(said, options, message):

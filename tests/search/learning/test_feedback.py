@@ -2,6 +2,7 @@
 
 import pytest
 
+from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.views import View
 from arcnb.models.prompts.chat import answer_ids, prompt_ids
@@ -35,9 +36,9 @@ def tokenizer(small_model):
 def rows_of(executor, tokenizer):
     """rows_of(answers, ...) is (rows, dropped) of answers of the first task; cut: index of one cut off."""
 
-    def made(answers, cut=None, n=0, max_tokens=4096, seed=0):
+    def made(answers, cut=None, n=0, max_tokens=4096, seed=0, template="arc_code", views=()):
         task = small_tasks()[0]
-        view = View.plain(task)
+        views = views or [View.plain(task)] * len(answers)
         predictions = [
             Prediction(
                 task.task_id,
@@ -52,12 +53,12 @@ def rows_of(executor, tokenizer):
                 pair_order=view.pair_order,
                 test_index=view.test_index,
             )
-            for i, text in enumerate(answers)
+            for i, (text, view) in enumerate(zip(answers, views, strict=True))
         ]
         judged = list(judge(predictions, {task.task_id: task}, executor))
         settings = FeedbackSettings(answers_per_task=n)
         told = {"seed": seed, "round_": 0, "max_tokens": max_tokens}
-        return feedback_rows([(task, judged)], executor, tokenizer, prompt_format(), settings, **told)
+        return feedback_rows([(task, judged)], executor, tokenizer, prompt_format(template), settings, **told)
 
     return made
 
@@ -88,6 +89,24 @@ def test_cut_off_overlong_and_surplus_answers_are_counted(rows_of):
     assert len(rows) == 1
     rows, dropped = rows_of([NEAR], max_tokens=20)
     assert (rows, dropped) == ([], {"row too long": 1})
+
+
+def test_the_teacher_s_answer_begins_as_the_model_s_did(rows_of, tokenizer):
+    """The template coder begins answers with nothing, that of the feedback with a fence."""
+    answer = (
+        "The first column.\n\n```python\nimport numpy as np\n\ndef transform(grid):\n    return grid\n```"
+    )
+    (row,), _ = rows_of([answer], template="coder")
+    n = sum(label != IGNORED for label in row["labels"])
+    before = [tokenizer.decode(one["input_ids"][:-n]) for one in (row, row["told"])]
+    assert [text.endswith("assistant\n") for text in before] == [True, True]
+
+
+def test_the_same_answer_to_another_prompt_is_another_answer(rows_of):
+    plain = small_tasks()[0]
+    other = View(Augmentation(hflip=True), (1, 0), 0)
+    rows, dropped = rows_of([FAR, FAR, FAR], views=[View.plain(plain), other, other])
+    assert (len(rows), dropped) == (2, {"the same answer": 1})
 
 
 def test_equals_are_drawn_by_the_seed(rows_of):

@@ -99,15 +99,14 @@ def test_a_teacher_s_gradient_is_that_of_its_log_probabilities_times_the_gap(log
     torch.testing.assert_close(answer_log_probs(model, batch, logits), logp.detach())
     teacher = logp.detach() + torch.randn(15, generator=torch.Generator().manual_seed(1))
     teacher[0] += 20.0  # beyond what counts
-    teacher[5:9] = torch.nan  # an answer that is learned as it is
+    plain = torch.arange(15) // 5 == 1  # an answer that is learned as it is
     gap = (teacher - logp.detach()).clamp(-MOST, MOST)
-    plain = gap.isnan()
-    assert gap.nan_to_num().max() == MOST
-    loss = -torch.where(plain, logp, gap.nan_to_num() * logp).sum() / 15
+    assert gap.max() == MOST
+    loss = -torch.where(plain, logp, gap * logp).sum() / 15
     loss.backward()
     expected = gradients(model)
     model.zero_grad()
-    found = add_answer_gradients(model, batch, 15, teacher, logits)
+    found = add_answer_gradients(model, batch, 15, (teacher, ~plain), logits)
     torch.testing.assert_close(found, (-torch.where(plain, logp.detach(), gap)).sum() / 15)
     for key, value in gradients(model).items():
         assert (value - expected[key]).norm() <= 1e-5 * expected[key].norm(), key
@@ -257,6 +256,19 @@ def test_recomputing_changes_no_weight(learned):
     _, weights = learned()
     _, found = learned(replace(LORA, gradient_checkpointing=True))
     assert_same(found, weights)
+
+
+def test_a_teacher_that_is_not_finite_is_an_error(tmp_path, small_model, monkeypatch):
+    own, told = rows_of([20, 20])
+    monkeypatch.setattr(learner_module, "answer_log_probs", lambda *_: torch.full((5,), torch.nan))
+    with LoraLearner(small_model, LORA) as learner, pytest.raises(ArcnbError, match="step 1 is nan"):
+        learner.learn([own | {"told": told}], None, tmp_path / "a", 7)
+
+
+def test_a_part_has_room_for_what_teachers_read():
+    rows = [row | {"told": {"input_ids": [1] * 50, "labels": [1] * 50}} for row in rows_of([20] * 4)]
+    assert [len(part) for part in PartSize(100).parts(rows)] == [2, 2]
+    assert padded_tokens(rows) == 200
 
 
 def test_parts_hold_their_tokens_and_halve_down_to_single_rows():

@@ -51,29 +51,27 @@ def feedback_rows(
 
     sampled: each task with its predictions of this round, which the model of now has drawn. "told" has the
     "input_ids" and "labels" of the same answer after feedback on it. The loss counts the answer alone. Left
-    out: "right on the train pairs", of which feedback may not speak, "cut off", "the same answer" again, "not
-    among the closest" (of equals those that (seed, task, round) draws), and "row too long".
+    out: "right on the train pairs", of which feedback may not speak, "cut off", "the same answer" to
+    the same prompt, "not among the closest" (of equals those that (seed, task, round) draws), and "row too
+    long".
     """
     book = Conversations({task.task_id: task for task, _ in sampled}, prompt_format, executor)
     book.look_at(prediction for _, predictions in sampled for prediction in predictions)
     dropped: Counter[str] = Counter()
     chosen: list[Prediction] = []
     for task, predictions in sampled:
-        failed = list(_failed(predictions, book, dropped))
-        order = rng(seed, "feedback", task.task_id, round_).permutation(len(failed))
-        failed = [failed[place] for place in order]
-        failed.sort(key=lambda one: (one.train_correct_grids, one.train_pixel_score))
+        order = rng(seed, "feedback", task.task_id, round_).permutation(len(predictions))
+        drawn = sorted((predictions[place] for place in order), key=_closeness)
+        failed = list(_failed(drawn, book, dropped))
         if settings.answers_per_task and len(failed) > settings.answers_per_task:
             dropped["not among the closest"] += len(failed) - settings.answers_per_task
             failed = failed[-settings.answers_per_task :]
         chosen += failed
-    chosen.sort(key=lambda one: (one.train_correct_grids, one.train_pixel_score))
+    chosen.sort(key=_closeness)
     rows = []
     for one in chosen:
         answer = answer_ids(tokenizer, one.completion)
-        asked, told = (
-            prompt_ids(tokenizer, prompt) for prompt in (book.asked(one, {}), book.refining(one, {}))
-        )
+        asked, told = (prompt_ids(tokenizer, prompt) for prompt in (book.asked(one, {}), book.told(one)))
         if max(len(asked), len(told)) + len(answer) > max_tokens:
             dropped["row too long"] += 1
             continue
@@ -85,15 +83,20 @@ def _failed(
     predictions: Sequence[Prediction], book: Conversations, dropped: Counter[str]
 ) -> Iterator[Prediction]:
     """The answers that feedback can be given on, each once."""
-    seen: set[str] = set()
+    seen: set[tuple] = set()
     for one in predictions:
+        key = (one.augmentation, tuple(one.pair_order), one.test_index, one.completion)
         if reason := book.nothing_to_tell(one):
             dropped[reason] += 1
-        elif one.completion in seen:
+        elif key in seen:
             dropped["the same answer"] += 1
         else:
-            seen.add(one.completion)
+            seen.add(key)
             yield one
+
+
+def _closeness(prediction: Prediction) -> tuple[float, float]:
+    return prediction.train_correct_grids, prediction.train_pixel_score
 
 
 def _row(prompt: list[int], answer: list[int]) -> dict:
