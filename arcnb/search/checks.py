@@ -114,8 +114,8 @@ def _learning_problems(plan: SearchPlan) -> list[str]:
     found = []
     if plan.lessons != "hindsight" and not plan.rounds.keep_adapter:
         found.append(
-            f"lessons={plan.lessons!r} does not go with keep_adapter=False: feedback is on answers of the "
-            "model that learns, and a fresh adapter has not written them"
+            f"lessons={plan.lessons!r} does not go with keep_adapter=False: the answers are of the model "
+            "that learns, and a fresh adapter has not written them"
         )
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")

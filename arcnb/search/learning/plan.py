@@ -110,9 +110,11 @@ class SearchPlan(Plan):
     )
     lessons: str = option(
         "hindsight",
-        "what is learned from: hindsight (programs are right for the tasks they did solve), feedback (what "
-        "failed answers' tokens are worth to a model that is told what went wrong), or both",
-        within=("hindsight", "feedback", "both"),
+        "what is learned from: hindsight (programs are right for the tasks they did solve), demonstrations "
+        "(new answers to these tasks, token by token, by what the model makes of them when it is shown the "
+        "program), feedback (failed answers, by what it makes of them when it is told what went wrong), or "
+        "both (hindsight and feedback)",
+        within=("hindsight", "demonstrations", "feedback", "both"),
     )
     seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")

@@ -32,7 +32,7 @@ class SearchReport:
     training_rows: int = 0
     training_tokens: int = 0
     hindsight_tasks: int = 0
-    feedback_answers: int = 0
+    taught_answers: int = 0
     adapters_deleted: int = 0
     opening_seconds: float = 0.0
     switching_seconds: float = 0.0
@@ -102,7 +102,7 @@ class SearchReport:
             f"{self.rounds} rounds and {self.completions:,} completions"
             + (" (the time was up)" if self.out_of_time else ""),
             f"{self.hindsight_tasks:,} hindsight tasks"
-            + (f", {self.feedback_answers:,} answers with feedback" if self.feedback_answers else "")
+            + (f", {self.taught_answers:,} answers with a teacher" if self.taught_answers else "")
             + f"; {self.trainings} trainings on {self.training_rows:,} "
             f"rows, {self.training_tokens:,} tokens",
             f"{times}: {self.start_share:.1%} of the time was start-up"

@@ -39,8 +39,9 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
+from arcnb.search.learning.lessons.demonstrations import demonstration_rows
 from arcnb.search.learning.lessons.feedback import feedback_rows
-from arcnb.search.learning.lessons.hindsight import dealt, learning_rows, relabel
+from arcnb.search.learning.lessons.hindsight import HindsightTask, dealt, learning_rows, relabel
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
@@ -294,9 +295,11 @@ class SearchAndLearn:
     def _rows(self, round_: int, group: int) -> list[dict]:
         """What the group learns from, best last."""
         lessons, rows = self.plan.lessons, []
-        if lessons != "hindsight":
+        if lessons in ("feedback", "both"):
             rows += self._feedback_rows(round_, group)
-        if lessons != "feedback":
+        if lessons == "demonstrations":
+            rows += self._demonstration_rows(round_, group)
+        if lessons in ("hindsight", "both"):
             rows += self._hindsight_rows(round_, group)
         return rows
 
@@ -311,8 +314,25 @@ class SearchAndLearn:
             round_=round_,
             max_tokens=self._longest,
         )
-        self.report.feedback_answers += len(rows)
-        self.report.dropped += Counter({f"{reason} (feedback)": n for reason, n in dropped.items()})
+        return self._taught(rows, dropped, "feedback")
+
+    def _demonstration_rows(self, round_: int, group: int) -> list[dict]:
+        self.engine.adapters.clear()
+        self.engine.use_adapter(self.current[group])
+        rows, dropped = demonstration_rows(
+            self._hindsight_tasks(round_, group),
+            self.engine,
+            self.made.prompt_format,
+            self.made.sampling,
+            seed=self.plan.seed,
+            round_=round_,
+            max_tokens=self._longest,
+        )
+        return self._taught(rows, dropped, "demonstrations")
+
+    def _taught(self, rows: list[dict], dropped: Counter[str], kind: str) -> list[dict]:
+        self.report.taught_answers += len(rows)
+        self.report.dropped += Counter({f"{reason} ({kind})": n for reason, n in dropped.items()})
         return rows
 
     @property
@@ -321,7 +341,20 @@ class SearchAndLearn:
         return self.plan.engine.max_length or self.engine.context
 
     def _hindsight_rows(self, round_: int, group: int) -> list[dict]:
-        """Of hindsight tasks; the new ones are saved on the way."""
+        rows, n_too_long = learning_rows(
+            self._hindsight_tasks(round_, group),
+            self.engine.tokenizer,
+            self.made.prompt_format,
+            seed=self.plan.seed,
+            round_=round_,
+            epochs=self.plan.rounds.num_train_epochs,
+            max_tokens=self._longest,
+        )
+        self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
+        return rows
+
+    def _hindsight_tasks(self, round_: int, group: int) -> list[HindsightTask]:
+        """Of the group, best last; the new ones are saved on the way."""
         rounds = range(round_ + 1)
         histories = [
             (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
@@ -338,17 +371,7 @@ class SearchAndLearn:
                 write_tasks(new, path)
             self.report.hindsight_tasks += len(new)
         order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(found))
-        rows, n_too_long = learning_rows(
-            dealt([found[i].tasks for i in order]),
-            self.engine.tokenizer,
-            self.made.prompt_format,
-            seed=self.plan.seed,
-            round_=round_,
-            epochs=self.plan.rounds.num_train_epochs,
-            max_tokens=self._longest,
-        )
-        self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
-        return rows
+        return dealt([found[i].tasks for i in order])
 
     # -------------------------------------------------------------------- state
 
@@ -362,7 +385,7 @@ class SearchAndLearn:
             settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
             settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
             settings["lessons"] = self.plan.lessons
-            if self.plan.lessons != "hindsight":
+            if self.plan.lessons in ("feedback", "both"):
                 settings |= {f"feedback_{name}": value for name, value in vars(self.plan.feedback).items()}
                 settings["refine_template_sha256"] = template_digest(self.made.prompt_format.refine_template)
         wanted = conditions(self.made, self.plan.prompts(0))

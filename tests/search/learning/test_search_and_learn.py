@@ -139,14 +139,27 @@ def test_training_makes_the_answers_likelier(search):
 def test_failed_answers_are_learned_from_by_feedback(tmp_path, search, lessons):
     one = search(asked(n_predictions=8, group_size=-1, lessons=lessons, answers_per_task=2))
     report = one.run()
-    assert report.feedback_answers == 6  # two of each of three tasks
+    assert report.taught_answers == 6  # two of each of three tasks
     assert (tmp_path / "s" / "hindsight").is_dir() == (report.hindsight_tasks > 0) == (lessons == "both")
     (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
     assert line["error"] is None
     assert line["rows"] > 6 if lessons == "both" else line["rows"] == 6
-    assert "6 answers with feedback" in str(report)
+    assert "6 answers with a teacher" in str(report)
     with pytest.raises(ArcnbError, match="lessons"):
         search(asked(group_size=-1))
+
+
+def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path, search):
+    made = [
+        search(asked(n_predictions=8, group_size=-1, lessons="demonstrations"), folder=name) for name in "ab"
+    ]
+    reports = [one.run() for one in made]
+    for one, report in zip(made, reports, strict=True):
+        (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+        assert line["error"] is None
+        assert line["rows"] == report.taught_answers == report.hindsight_tasks > 3
+    weights = [next((tmp_path / name / "adapters").glob("*/*.safetensors")).read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
 
 
 def test_a_second_start_finds_everything_done(tmp_path, search, whole):

@@ -21,9 +21,9 @@ from arcnb.arc.tasks.task import Task
 from arcnb.models.prompts.chat import answer_ids, prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.sft.rows import IGNORED
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor
+from arcnb.search.learning.lessons.rows import answer_row
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def feedback_rows(
         if max(len(asked), len(told)) + len(answer) > max_tokens:
             dropped["row too long"] += 1
             continue
-        rows.append(_row(asked, answer) | {"told": _row(told, answer)})
+        rows.append(answer_row(asked, answer) | {"told": answer_row(told, answer)})
     return rows, dropped
 
 
@@ -97,7 +97,3 @@ def _failed(
 
 def _closeness(prediction: Prediction) -> tuple[float, float]:
     return prediction.train_correct_grids, prediction.train_pixel_score
-
-
-def _row(prompt: list[int], answer: list[int]) -> dict:
-    return {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}

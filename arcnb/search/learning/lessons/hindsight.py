@@ -28,9 +28,9 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.views import AUGMENTATIONS, View
 from arcnb.models.prompts.chat import answer_ids
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.models.sft.rows import IGNORED
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Execution, Executor, Job
+from arcnb.search.learning.lessons.rows import answer_row
 from arcnb.values import COUNT, SHARE
 
 
@@ -235,17 +235,22 @@ def learning_rows(
 ) -> tuple[list[dict], int]:
     """Rows {"input_ids", "labels"} in the order of the tasks, epoch after epoch, and how many were too long.
 
-    Every row shows its task through a view of its own: the train pairs in another order, one of the test
-    inputs. Grids are as the program saw them, so nothing else may change. The loss counts the answer alone.
+    Every row shows its task through a view of its own. The loss counts the answer alone.
     """
     rows, n_too_long = [], 0
     answers = [answer_ids(tokenizer, one.answer) for one in tasks]
     for epoch in range(epochs):
         for one, answer in zip(tasks, answers, strict=True):
-            view = View.sample(one.task, derive_seed(seed, "learning", round_, epoch), augment="none")
+            view = learning_view(one.task, seed, round_, epoch)
             prompt = prompt_format.prompt_ids(tokenizer, view.apply(one.task))
             if len(prompt) + len(answer) > max_tokens:
                 n_too_long += 1
                 continue
-            rows.append({"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer})
+            rows.append(answer_row(prompt, answer))
     return rows, n_too_long
+
+
+def learning_view(task: Task, seed: int, round_: int, epoch: int = 0) -> View:
+    """How a row shows a hindsight task: the train pairs in an order of its own, one of the test inputs. Grids
+    are as the program saw them, so nothing else may change."""
+    return View.sample(task, derive_seed(seed, "learning", round_, epoch), augment="none")
