@@ -253,8 +253,8 @@ BREAKS: list[Break] = [
     Break(
         "Feedback makes likelier what the teacher finds likelier",
         "arcnb/search/learning/loss.py",
-        "gap = (told + surprise.detach()).clamp(-MOST, MOST)",
-        "gap = (told - surprise.detach()).clamp(-MOST, MOST)",
+        "gap = (log_probs + surprise.detach()).clamp(-MOST, MOST)",
+        "gap = (log_probs - surprise.detach()).clamp(-MOST, MOST)",
         (
             "tests/search/learning/test_learner.py::test_an_answer_with_feedback_moves_towards_what_the_model_makes_of_it_there",
         ),
