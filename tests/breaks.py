@@ -256,7 +256,7 @@ BREAKS: list[Break] = [
         "gap = (log_probs + surprise.detach()).clamp(-MOST, MOST)",
         "gap = (log_probs - surprise.detach()).clamp(-MOST, MOST)",
         (
-            "tests/search/learning/test_learner.py::test_an_answer_with_feedback_moves_towards_what_the_model_makes_of_it_there",
+            "tests/search/learning/test_learner.py::test_a_teacher_s_gradient_is_that_of_its_log_probabilities_times_the_gap",
         ),
     ),
     Break(
