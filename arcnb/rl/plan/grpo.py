@@ -27,7 +27,7 @@ from arcnb.models.training.nodes import job_server
 from arcnb.models.training.processes import PARALLEL
 from arcnb.plans import KeysOf, Plan, Settings, branch, library, option
 from arcnb.rl.plan.guard import GuardOptions
-from arcnb.rl.plan.settings import GRPO_CONFIG, Learner
+from arcnb.rl.plan.settings import GRPO_CONFIG, Learner, Vllm
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
 from arcnb.values import COUNT, POSITIVE, SEED, SHARE
 
@@ -72,38 +72,6 @@ class GuideOptions:
     )
     free: float = option(
         0.25, "how often a guided task is shown without guidance, share of its turns", within="[0, 1)"
-    )
-
-
-@dataclass(frozen=True)
-class Vllm:
-    """The sampling engine beyond TRL's settings, see arcnb.rl.engine.options."""
-
-    server_gpus: int = option(
-        1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
-    )
-    kv_cache_dtype: str = option(
-        "auto",
-        "type of keys and values in vLLM's cache: auto (the model's own), or fp8: half the size, the sampler "
-        "differs a little",
-        within=("auto", "fp8"),
-    )
-    group_attention: bool = option(
-        False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
-    )
-    adapter_alone: bool = option(
-        False,
-        "vLLM is sent the adapter alone, which it applies beside its base, and no merged weights",
-        free=True,
-    )
-    ahead: bool = option(
-        False,
-        "vLLM samples the next round while the learner trains on this one: samples are one round older",
-    )
-    shared_weights: bool = option(
-        False,
-        "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
-        free=True,
     )
 
 

@@ -1,4 +1,5 @@
-"""What a run's trainer can be asked for: TRL's settings with our defaults, and what its learner omits."""
+"""What a run's trainer can be asked for: TRL's settings with our defaults, what its learner leaves out, and its
+sampling engine beyond them."""
 
 from __future__ import annotations
 
@@ -109,3 +110,35 @@ class Learner:
     def chooses(self) -> bool:
         """Whether rewards say what is trained."""
         return self.trained_part < 1 or self.skip_silent
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """The sampling engine beyond TRL's settings, see arcnb.rl.engine.options."""
+
+    server_gpus: int = option(
+        1, "GPUs of the server that is started, a copy of the model on each (data parallel)", free=True
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "type of keys and values in vLLM's cache: auto (the model's own), or fp8: half the size, the sampler "
+        "differs a little",
+        within=("auto", "fp8"),
+    )
+    group_attention: bool = option(
+        False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
+    )
+    adapter_alone: bool = option(
+        False,
+        "vLLM is sent the adapter alone, which it applies beside its base, and no merged weights",
+        free=True,
+    )
+    ahead: bool = option(
+        False,
+        "vLLM samples the next round while the learner trains on this one: samples are one round older",
+    )
+    shared_weights: bool = option(
+        False,
+        "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
+        free=True,
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from arcnb.search.learning.journal import TIMES
 from arcnb.search.learning.learner import LearningReport
+from arcnb.search.learning.lessons.lessons import Learned
 from arcnb.search.sampling.report import InferenceReport
 
 
@@ -65,6 +66,11 @@ class SearchReport:
         self.too_long |= inference.too_long
         self.sampling_seconds += seconds
         self.switching_seconds += switching
+
+    def add_lessons(self, learned: Learned) -> None:
+        self.hindsight_tasks += len(learned.new_tasks)
+        self.taught_answers += learned.n_taught
+        self.dropped += learned.dropped
 
     def add_learning(self, report: LearningReport, switching: float) -> None:
         self.trainings += 1

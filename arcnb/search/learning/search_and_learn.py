@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -39,9 +38,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
-from arcnb.search.learning.lessons.demonstrations import demonstration_rows
-from arcnb.search.learning.lessons.feedback import feedback_rows
-from arcnb.search.learning.lessons.hindsight import HindsightTask, dealt, learning_rows, relabel
+from arcnb.search.learning.lessons.lessons import Lessons
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
@@ -81,12 +78,23 @@ class SearchAndLearn:
     ):
         self.clock = clock or Clock()
         self.engine, self.executor = TimedEngine(engine, self.clock), executor
-        self.plan, self.hindsight = plan, replace(plan.hindsight, augment=plan.augment)
-        self.folder, self.submission, self.announce = Path(folder), submission, announce
+        self.plan, self.folder = plan, Path(folder)
+        self.submission, self.announce = submission, announce
         self.base, self._open_learner, self.learner = base, open_learner, None
         self.predictions = RoundRows(self.folder / "predictions", shard)
         format_, sampling = prompt_format(plan.template, plan.encoding), plan.sampling.sampling()
         self.made = SampledSet(tasks, self.predictions, format_, sampling, plan.model, plan.adapter)
+        self.lessons = Lessons(
+            plan.lessons,
+            replace(plan.hindsight, augment=plan.augment),
+            plan.feedback,
+            self.made,
+            self.engine,
+            executor,
+            plan.seed,
+            plan.rounds.num_train_epochs,
+            plan.engine.max_length or engine.context,
+        )
         hold_to_conditions(self.predictions, self._conditions())
         record_rule(self.predictions, plan.rounds.stop_after, plan.budget.n_predictions or sys.maxsize)
         mine = shard_of(self.made, plan.prompts(0, shard), engine)
@@ -293,85 +301,22 @@ class SearchAndLearn:
         }
 
     def _rows(self, round_: int, group: int) -> list[dict]:
-        """What the group learns from, best last."""
-        lessons, rows = self.plan.lessons, []
-        if lessons in ("feedback", "both"):
-            rows += self._feedback_rows(round_, group)
-        if lessons == "demonstrations":
-            rows += self._demonstration_rows(round_, group)
-        if lessons in ("hindsight", "both"):
-            rows += self._hindsight_rows(round_, group)
-        return rows
-
-    def _feedback_rows(self, round_: int, group: int) -> list[dict]:
-        rows, dropped = feedback_rows(
-            [(task, self.states[task.task_id].rows(round_)) for task in self.groups[group]],
-            self.executor,
-            self.engine.tokenizer,
-            self.made.prompt_format,
-            self.plan.feedback,
-            seed=self.plan.seed,
-            round_=round_,
-            max_tokens=self._longest,
-        )
-        return self._taught(rows, dropped, "feedback")
-
-    def _demonstration_rows(self, round_: int, group: int) -> list[dict]:
-        self.engine.adapters.clear()
-        self.engine.use_adapter(self.current[group])
-        rows, dropped = demonstration_rows(
-            self._hindsight_tasks(round_, group),
-            self.engine,
-            self.made.prompt_format,
-            self.made.sampling,
-            seed=self.plan.seed,
-            round_=round_,
-            max_tokens=self._longest,
-        )
-        return self._taught(rows, dropped, "demonstrations")
-
-    def _taught(self, rows: list[dict], dropped: Counter[str], kind: str) -> list[dict]:
-        self.report.taught_answers += len(rows)
-        self.report.dropped += Counter({f"{reason} ({kind})": n for reason, n in dropped.items()})
-        return rows
-
-    @property
-    def _longest(self) -> int:
-        """Tokens of a row that is learned from, at most."""
-        return self.plan.engine.max_length or self.engine.context
-
-    def _hindsight_rows(self, round_: int, group: int) -> list[dict]:
-        rows, n_too_long = learning_rows(
-            self._hindsight_tasks(round_, group),
-            self.engine.tokenizer,
-            self.made.prompt_format,
-            seed=self.plan.seed,
-            round_=round_,
-            epochs=self.plan.rounds.num_train_epochs,
-            max_tokens=self._longest,
-        )
-        self.report.dropped += Counter({"row too long": n_too_long})  # counts that are 0 go
-        return rows
-
-    def _hindsight_tasks(self, round_: int, group: int) -> list[HindsightTask]:
-        """Of the group, best last; the new ones are saved on the way."""
-        rounds = range(round_ + 1)
-        histories = [
-            (task, [self.states[task.task_id].rows(n) for n in rounds]) for task in self.groups[group]
-        ]
-        found = relabel(histories, self.executor, self.engine.tokenizer, self.hindsight, self.plan.seed)
-        for one in found:
-            self.report.dropped += one.dropped
-        new = [made.task for one in found for made in one.tasks if made.age == 0]
-        if new:
+        """What the group learns from, best last; the new hindsight tasks are saved on the way."""
+        tasks, rounds = self.groups[group], range(round_ + 1)
+        histories = [(task, [self.states[task.task_id].rows(n) for n in rounds]) for task in tasks]
+        order = rng(self.plan.seed, "deal", round_, tasks[0].task_id).permutation(len(tasks))
+        if self.plan.lessons == "demonstrations":
+            self.engine.adapters.clear()
+            self.engine.use_adapter(self.current[group])
+        learned = self.lessons.learned(histories, round_, order)
+        if learned.new_tasks:
             path = self.folder / "hindsight" / f"{self.adapters.path(round_, group).name}.parquet"
             if self.journal.find("learn", round_, group):  # of a round that a smaller budget cut
                 path.unlink(missing_ok=True)
             if not path.exists():  # else it is from before a kill
-                write_tasks(new, path)
-            self.report.hindsight_tasks += len(new)
-        order = rng(self.plan.seed, "deal", round_, self.groups[group][0].task_id).permutation(len(found))
-        return dealt([found[i].tasks for i in order])
+                write_tasks(learned.new_tasks, path)
+        self.report.add_lessons(learned)
+        return learned.rows
 
     # -------------------------------------------------------------------- state
 
@@ -382,7 +327,7 @@ class SearchAndLearn:
         settings = {"learn": learn, "max_length": self.plan.engine.max_length}
         settings |= {name: getattr(self.plan.rounds, name) for name in names}
         if learn:
-            settings |= {f"hindsight_{name}": value for name, value in vars(self.hindsight).items()}
+            settings |= {f"hindsight_{name}": value for name, value in vars(self.lessons.hindsight).items()}
             settings |= {f"lora_{name}": value for name, value in self.plan.lora.decisive().items()}
             settings["lessons"] = self.plan.lessons
             if self.plan.lessons in ("feedback", "both"):
