@@ -22,34 +22,15 @@ first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from pkgutil import resolve_name
 from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
-from arcnb.machine.library_source import config_fields, enum_values
-from arcnb.values import FINITE, NOT_NEGATIVE, as_floats, fits, range_problem
+from arcnb.machine.library_source import config_fields
+from arcnb.values import FINITE, NOT_NEGATIVE, Within, as_floats, choices, fits, range_problem, unknown
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
-
-
-@dataclass(frozen=True)
-class KeysOf:
-    """Choices that are the keys of a registry, "module:NAME", which is imported when a value is checked."""
-
-    registry: str
-
-
-@dataclass(frozen=True)
-class ValuesOf:
-    """Choices that are the values of a library's enumeration, "file:class", read from its source."""
-
-    enumeration: str
-
-
-# A range of numbers (arcnb.values), or the choices that there are.
-Within = str | tuple[Any, ...] | KeysOf | ValuesOf
 
 
 @dataclass(frozen=True)
@@ -224,12 +205,6 @@ def refusals(do: Callable, *given: Any, **more: Any) -> list[str]:
     return []
 
 
-def unknown(option: str, value: Any, known: Collection) -> list[str]:
-    """A sentence for a value that is none of those known."""
-    there = ", ".join(map(str, known))
-    return [] if value in known else [f"{option}={value!r} does not exist; there are {there}"]
-
-
 def conflicts(options: Mapping[str, Any], reasons: Mapping[str, Any]) -> list[str]:
     """A sentence for each option that is asked for, and each reason against it that holds."""
     against = [reason for reason, holds in reasons.items() if holds]
@@ -266,20 +241,14 @@ def fitting(
             got = f"{value!r} of type {type(value).__name__}"
             raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
         found = candidates[0]
-    if known := choices(within):
-        refuse(unknown(name, found, known))
-    if wanted := range_problem(found, within) if isinstance(within, str) else "":
+    if isinstance(within, str):
+        wanted = range_problem(found, within)
+    else:
+        refuse(unknown(name, found, choices(within)))
+        wanted = ""
+    if wanted:
         raise ArcnbError(f"parameter {name!r} must be {wanted} (default {default!r}), got {value!r}")
     return found
-
-
-def choices(within: Within) -> tuple[Any, ...]:
-    """All that a value can be; () where that is a range, or a library's source does not say."""
-    if isinstance(within, KeysOf):
-        return tuple(resolve_name(within.registry))
-    if isinstance(within, ValuesOf):
-        return tuple(enum_values(within.enumeration))
-    return within if isinstance(within, tuple) else ()
 
 
 def dotted(

@@ -1,4 +1,4 @@
-"""Values of parameters: of the kind that an annotation names, and within a range.
+"""Values of parameters: of the kind that an annotation names, and within a range or among choices.
 
 A kind is an annotation in its short form, as text: "int | None", "list[str]", "dict[str, float]". A range is
 an interval, as text: "[1, inf)", "(0, 1]"; NaN is in none.
@@ -8,6 +8,9 @@ import ast
 import functools
 import math
 import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 FINITE = "(-inf, inf)"
@@ -150,6 +153,31 @@ def range_problem(value: Any, within: str) -> str:
     ends = [f"{'at least' if within[0] == '[' else 'above'} {low:.15g}"] if low > -math.inf else []
     ends += [f"{'at most' if within[-1] == ']' else 'below'} {high:.15g}"] if high < math.inf else []
     return " and ".join(ends) or "a finite number"
+
+
+@dataclass(frozen=True)
+class KeysOf:
+    """Choices that are the keys of a registry, "module:NAME", or what a function of that name gives. It is
+    imported when a value is checked."""
+
+    registry: str
+
+
+Within = str | tuple[Any, ...] | KeysOf  # a range of numbers, or the choices that there are
+
+
+def choices(within: Within) -> tuple[Any, ...]:
+    """All that a value can be; () where that is a range."""
+    if isinstance(within, KeysOf):
+        found = resolve_name(within.registry)
+        return tuple(found() if callable(found) else found)
+    return within if isinstance(within, tuple) else ()
+
+
+def unknown(option: str, value: Any, known: Collection) -> list[str]:
+    """A sentence for a value that is none of those known; where none are known every one will do."""
+    there = ", ".join(map(str, known))
+    return [f"{option}={value!r} does not exist; there are {there}"] if known and value not in known else []
 
 
 def split_unquoted(text: str, separator: str, most: int = -1) -> list[str]:

@@ -13,7 +13,8 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.cli import main
-from arcnb.plans import Library, Plan, Settings, branch, choices, library, opened, option, refuse
+from arcnb.plans import Library, Plan, Settings, branch, library, opened, option, refuse
+from arcnb.values import choices
 
 CONFIG = (
     "transformers/training_args.py:TrainingArguments",

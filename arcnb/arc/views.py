@@ -14,7 +14,8 @@ from typing import Any
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.plans import KeysOf, option
+from arcnb.plans import option
+from arcnb.values import KeysOf
 
 # What a view may change of the grids: each entry keeps a part of a full random augmentation.
 AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {

@@ -10,8 +10,6 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 
-SCHEDULES = "transformers/trainer_utils.py:SchedulerType"  # of the learning rate
-
 
 @functools.cache
 def config_fields(source: str) -> dict[str, tuple[str, Any, str]]:
@@ -51,6 +49,11 @@ def enum_values(source: str) -> tuple[str, ...]:
         for part in _class_body(source)
         if isinstance(part, ast.Assign) and isinstance(value := _literal(part.value), str)
     )
+
+
+def schedules() -> tuple[str, ...]:
+    """Names of the learning rate's schedules that transformers has; empty where it is not installed."""
+    return enum_values("transformers/trainer_utils.py:SchedulerType")
 
 
 def _field_of(value: ast.expr | None) -> tuple[Any, str]:

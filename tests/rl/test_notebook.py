@@ -8,9 +8,9 @@ import nbformat
 import pytest
 
 from arcnb.lab.notebooks.parameters import notebook_parameters
-from arcnb.plans import choices
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.watching.sampler_gap import SamplerGap
+from arcnb.values import choices
 from tests.paths import NOTEBOOKS
 
 (PATH,) = (NOTEBOOKS).glob("05_*.ipynb")

@@ -20,7 +20,7 @@ from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
-from arcnb.plans import choices
+from arcnb.values import choices
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
-from arcnb.plans import MORE, Plan, Within, dotted, fitting
-from arcnb.values import short_kind
+from arcnb.plans import MORE, Plan, dotted, fitting
+from arcnb.values import Within, short_kind
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcnb.machine.library_source import SCHEDULES
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -22,8 +21,8 @@ from arcnb.models.sft.rows import check_max_length, conversations_problem
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
-from arcnb.plans import Library, Plan, Settings, ValuesOf, branch, library, option, refusals
-from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED
+from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED, KeysOf
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
 
@@ -65,7 +64,7 @@ SFT_CONFIG = Library(
         **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "save_total_limit"), COUNT),
         **dict.fromkeys(("warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
         "learning_rate": POSITIVE,
-        "lr_scheduler_type": ValuesOf(SCHEDULES),
+        "lr_scheduler_type": KeysOf("arcnb.machine.library_source:schedules"),
     },
     free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
 )

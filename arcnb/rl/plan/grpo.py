@@ -25,11 +25,11 @@ from arcnb.machine.files import write_whole
 from arcnb.models.lora.options import Lora
 from arcnb.models.training.nodes import job_server
 from arcnb.models.training.processes import PARALLEL
-from arcnb.plans import KeysOf, Plan, Settings, branch, library, option
+from arcnb.plans import Plan, Settings, branch, library, option
 from arcnb.rl.plan.guard import GuardOptions
 from arcnb.rl.plan.settings import GRPO_CONFIG, Learner, Vllm
 from arcnb.rl.shared_prompt.packing import TOKEN_BUDGET
-from arcnb.values import COUNT, POSITIVE, SEED, SHARE
+from arcnb.values import COUNT, POSITIVE, SEED, SHARE, KeysOf
 
 SHARE_BESIDE_TRAINING, SHARE_OF_SERVER = 0.3, 0.9  # of a GPU's memory, for vLLM, where a run does not say
 

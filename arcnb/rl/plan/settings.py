@@ -1,13 +1,12 @@
-"""What a run's trainer can be asked for: TRL's settings with our defaults, what its learner leaves out, and its
-sampling engine beyond them."""
+"""What a run's trainer can be asked for: TRL's settings with our defaults, what its learner leaves out, and
+its sampling engine beyond them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcnb.machine.library_source import SCHEDULES
-from arcnb.plans import Library, ValuesOf, option
-from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SOME_SHARE
+from arcnb.plans import Library, option
+from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SOME_SHARE, KeysOf
 
 # Where TRL's default is unsuited: KL is on, sampling is plain, the order of rows is the seed's.
 GRPO_CONFIG = Library(
@@ -73,7 +72,7 @@ GRPO_CONFIG = Library(
             "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
         ),
         "vllm_mode": ("colocate", "server"),
-        "lr_scheduler_type": ValuesOf(SCHEDULES),
+        "lr_scheduler_type": KeysOf("arcnb.machine.library_source:schedules"),
     },
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_group_port",

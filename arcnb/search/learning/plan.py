@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Self
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import augment_option
 from arcnb.models.registry import adapter_name
-from arcnb.plans import KeysOf, Plan, branch, option
+from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.learning.budgets import Budget
 from arcnb.search.learning.learner import LoraSettings
 from arcnb.search.learning.lessons.feedback import FeedbackSettings
 from arcnb.search.learning.lessons.hindsight import HindsightSettings
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.values import COUNT, SEED, SOME_SHARE, listed
+from arcnb.values import COUNT, SEED, SOME_SHARE, KeysOf, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.plans import KeysOf, branch, option
+from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.values import COUNT, SHARE, SOME_SHARE
+from arcnb.values import COUNT, SHARE, SOME_SHARE, KeysOf
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -44,8 +44,8 @@ class Learned:
 
 @dataclass(frozen=True)
 class Lessons:
-    """kind: the plan's `lessons`. engine: the search's; for demonstrations it samples with the adapter that it
-    uses. epochs: passes over hindsight tasks. max_tokens: of a row."""
+    """kind: the plan's `lessons`. engine: the search's, which samples for demonstrations with the adapter
+    that it uses. epochs: passes over hindsight tasks. max_tokens: of a row."""
 
     kind: str
     hindsight: HindsightSettings
