@@ -23,6 +23,7 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor
+from arcnb.search.learning.lessons.hindsight import recorded_closeness
 from arcnb.search.learning.lessons.rows import answer_row
 
 
@@ -61,13 +62,13 @@ def feedback_rows(
     chosen: list[Prediction] = []
     for task, predictions in sampled:
         order = rng(seed, "feedback", task.task_id, round_).permutation(len(predictions))
-        drawn = sorted((predictions[place] for place in order), key=_closeness)
+        drawn = sorted((predictions[place] for place in order), key=recorded_closeness)
         failed = list(_failed(drawn, book, dropped))
         if settings.answers_per_task and len(failed) > settings.answers_per_task:
             dropped["not among the closest"] += len(failed) - settings.answers_per_task
             failed = failed[-settings.answers_per_task :]
         chosen += failed
-    chosen.sort(key=_closeness)
+    chosen.sort(key=recorded_closeness)
     rows = []
     for one in chosen:
         answer = answer_ids(tokenizer, one.completion)
@@ -93,7 +94,3 @@ def _failed(
         else:
             seen.add(key)
             yield one
-
-
-def _closeness(prediction: Prediction) -> tuple[float, float]:
-    return prediction.train_correct_grids, prediction.train_pixel_score
