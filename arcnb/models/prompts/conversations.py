@@ -107,12 +107,15 @@ class Conversations:
         )
 
     def told(self, prediction: Prediction) -> Prompt:
-        """What a teacher reads before the same answer again: a first answer, and feedback on it.
+        """What a teacher reads before the same first answer: its prompt, and feedback on it below.
 
-        The answer begins as it did, whatever the template of the feedback begins answers with.
+        The answer itself is not there, or its own words would be likelier for being there to copy.
         """
-        prompt = self.refining(prediction, {})
-        return replace(prompt, prefix=self.asked(prediction, {}).prefix)
+        asked = self.asked(prediction, {})
+        *before, question = asked.messages
+        said = self.refining(prediction, {}).messages[-1]["content"]
+        told = f"{question['content'].rstrip()}\n\nAn answer was tried before. {said.lstrip()}"
+        return replace(asked, messages=(*before, question | {"content": told}))
 
     def _train_inputs(self, prediction: Prediction) -> tuple[Grid, ...]:
         shown = prediction.view.apply(self.tasks[prediction.task_id])

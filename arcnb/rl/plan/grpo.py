@@ -156,7 +156,9 @@ class GrpoPlan(Plan):
     pass_at_k: int = option(4, "with advantages pass_at_k: k, at the first step", within=COUNT)
     pass_at_k_last: int = option(0, "k at the last step, in a straight line from the first's; 0: it stays")
     self_teacher: float = option(
-        0.0, "added to a failed answer's advantages: this times what feedback on it makes each token likelier"
+        0.0,
+        "added to a failed answer's advantages: this times what feedback on it makes each token likelier, in "
+        "rounds in which feedback makes right answers likelier",
     )
     turns: int = option(
         1, "answers of an episode, each with feedback on the one before; 1: no second turn", within=COUNT

@@ -46,11 +46,25 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
         def _add_teacher(self, batch) -> None:
             longest = context - batch["completion_ids"].size(1)
             told = told_prompts(plan, reward, self.processing_class, longest)
-            gap = teacher_gap(self, batch, self._drawn(batch), told)
-            batch["advantages"] = batch["advantages"].unsqueeze(1) + plan.self_teacher * gap
-            n = batch["completion_mask"].sum().clamp(min=1)
-            self._metrics["train"]["self_teacher/told"].append(sum(map(bool, told)) / len(told))
-            self._metrics["train"]["self_teacher/gap"].append(float(gap.abs().sum() / n))
+            gap = teacher_gap(self, batch, self._drawn(batch), told.prompts)
+            right, failed = (
+                torch.tensor([[ids is not None] for ids in prompts], device=gap.device)
+                * batch["completion_mask"]
+                for prompts in (told.right, told.failed)
+            )
+            sums = [(gap * right).sum(), right.sum(), (gap.abs() * failed).sum(), failed.sum()]
+            gained, n_right, size, n_failed = self.accelerator.reduce(torch.stack(sums)).tolist()
+            gain = gained / max(n_right, 1)
+            weight = plan.self_teacher if gain > 0 else 0.0
+            batch["advantages"] = batch["advantages"].unsqueeze(1) + weight * gap * failed
+            metrics = {
+                "told": sum(map(bool, told.failed)) / len(told.failed),
+                "gap": size / max(n_failed, 1),
+                "gain": gain,
+                "counts": float(gain > 0),
+            }
+            for name, value in metrics.items():
+                self._metrics["train"][f"self_teacher/{name}"].append(value)
 
         def _sums(self, batch) -> np.ndarray:
             """Log-probability of every process's completions as they were drawn, nats."""

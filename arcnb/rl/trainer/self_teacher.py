@@ -1,11 +1,14 @@
 """Self-distillation by feedback: what a failed answer's tokens would be worth to a policy that was told.
 
 SDPO (Hübotter et al. 2026, arXiv 2601.20802), sampled tokens and reverse KL, as a part of the advantages: the
-log-probability of each token after the conversation that refinement shows (the answer, then feedback on it),
-minus that after the prompt alone. The teacher is the policy itself, at the step that the samples are of.
+log-probability of each token after the prompt with feedback on the answer, minus that after the prompt alone.
+The teacher is the policy itself, at the step that the samples are of. It is tried on the right answers of the
+same groups: where feedback does not make these likelier, nothing is learned from it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
@@ -15,12 +18,25 @@ from arcnb.rl.rewards.function import ProgramReward
 MOST = 5.0  # nats a token, either way
 
 
-def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int) -> list[list[int] | None]:
-    """Token ids of the teacher's prompt for each completion of the last call of `reward`.
+@dataclass(frozen=True)
+class Told:
+    """What a teacher reads before each completion of the last call of a reward: token ids, or None.
 
-    None for one that is right on the train pairs, was cut off, failed on test inputs alone, about which
-    nothing may be said, or would have more than `longest` tokens.
+    failed: feedback on the completion itself; None for one that is right on the train pairs, was cut off,
+    failed on test inputs alone, about which nothing may be said, or would not fit. right: of one that is
+    right, feedback on the first failed one of its prompt.
     """
+
+    failed: list[list[int] | None]
+    right: list[list[int] | None]
+
+    @property
+    def prompts(self) -> list[list[int] | None]:
+        return [one or other for one, other in zip(self.failed, self.right, strict=True)]
+
+
+def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int) -> Told:
+    """`Told` of the completions of the last call of `reward`, with prompts of up to `longest` tokens."""
     made = [prediction for prediction, _ in reward.latest]
     book = Conversations(reward.tasks, plan.subject.prompt_format, reward.executor)
     book.look_at(made)
@@ -31,7 +47,17 @@ def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int)
         ids = prompt_ids(tokenizer, book.told(one))
         return ids if len(ids) <= longest else None
 
-    return [told(one) for one in made]
+    failed = [told(one) for one in made]
+    asked = [tuple(prompt_ids(tokenizer, book.asked(one, {}))) for one in made]
+    of_prompt: dict[tuple, list[int]] = {}
+    for prompt, ids in zip(asked, failed, strict=True):
+        if ids:
+            of_prompt.setdefault(prompt, ids)
+    right = [
+        of_prompt.get(prompt) if one.train_is_correct else None
+        for one, prompt in zip(made, asked, strict=True)
+    ]
+    return Told(failed, right)
 
 
 def teacher_gap(trainer, batch: dict, student, told: list[list[int] | None]):

@@ -225,10 +225,16 @@ def usage_by_round(predictions: PredictionSet, task_ids: Sequence[str], plan: Se
 
 
 def training_steps(folder: Path) -> list[dict]:
-    """The trainings of a search, of all shards: round, group, rows, steps, tokens, losses in nats, error."""
-    names = ("round", "group", "rows", "steps", "tokens", "loss_first", "loss_last", "seconds", "error")
+    """The trainings of a search, of all shards: round, group, rows, steps, tokens, losses in nats, error.
+
+    Of lessons with a teacher also teacher_gain: how much likelier, in nats a token, right answers are where
+    the model reads what the teacher reads; from one that is not above 0 nothing was learned.
+    """
+    names = ["round", "group", "rows", "steps", "tokens", "loss_first", "loss_last", "seconds", "error"]
     lines = [line for path in sorted(folder.glob("steps-*.jsonl")) for line in StepJournal(path).lines]
-    return [{name: line.get(name) for name in names} for line in lines if line["step"] == "learn"]
+    lines = [line for line in lines if line["step"] == "learn"]
+    names += ["teacher_gain"] * any("teacher_gain" in line for line in lines)
+    return [{name: line.get(name) for name in names} for line in lines]
 
 
 def submission_score(path: Path, tasks: TaskSet) -> SubmissionScore:

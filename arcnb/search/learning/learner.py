@@ -24,7 +24,7 @@ from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft.rows import IGNORED, collator
 from arcnb.plans import option
-from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs
+from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs, answer_states
 from arcnb.search.learning.memory import PartSize, out_of_memory, padded_tokens
 from arcnb.values import COUNT, POSITIVE
 
@@ -92,7 +92,7 @@ def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class LearningReport:
     """One call of `learn`. loss_first, loss_last: mean loss a token, in nats, of the first and last tenth of
-    the steps; of answers with feedback, which come first, it is an estimate of the divergence to the teacher.
+    the steps; of answers with a teacher, which come first, it is the divergence from the teacher.
     tokens: of all rows, prompts and what teachers read included. seconds: of training; save_seconds: of the
     rest. peak_memory_gb: most that tensors took of the GPU, GB (2**30); 0 on a CPU. notes: sentences on what
     was done other than asked.
@@ -157,7 +157,7 @@ class LoraLearner:
         """Train on the rows in their order and leave the adapter in `folder`, whole or not at all.
 
         rows: {"input_ids", "labels"}, see arcnb.search.learning.lessons. With "told", a row of the same
-        answer after feedback on it, it is learned from by what the model makes of it there. start: the
+        answer after what a teacher reads, the model comes to write what it would now write there. start: the
         adapter to go on from. stop: asked before every step; None is returned, and nothing left, as soon as
         it says so. Raises ArcnbError without rows, when a loss or a weight is not finite, or when memory runs
         out. Before that, a step that runs out of memory is done again in smaller parts, with the same
@@ -173,8 +173,8 @@ class LoraLearner:
         try:
             self._set_weights(start, seed)
             prepared = time.monotonic()
-            with input_casting(self._net, enabled=self.device != "cuda"):  # there it is all under autocast
-                losses = self._train(list(rows), stop)
+            with self._cast():
+                losses = self._train(self._taught(rows), stop)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -204,6 +204,21 @@ class LoraLearner:
             notes=notes,
             losses=losses,
         )
+
+    def teacher_gain(self, probes: Sequence[dict], start: Path | None, seed: int) -> float:
+        """How much likelier right answers become where the model reads what a teacher reads, nats a token.
+
+        probes: rows of right answers, each with "told"; start, seed: as for `learn`. Above 0 the teacher
+        knows something that the model without it does not.
+        """
+        self._set_weights(start, seed)
+        with self._cast():
+            kinds = ([row["told"] for row in probes], list(probes))
+            told, own = (
+                sum(float(one.double().sum()) for one in self._of_rows(rows, answer_log_probs))
+                for rows in kinds
+            )
+        return (told - own) / sum(map(n_labels, probes))
 
     def close(self) -> None:
         """Frees the model's memory."""
@@ -269,39 +284,66 @@ class LoraLearner:
 
     def _step_loss(self, rows: list[dict]):
         """Adds the gradients of one optimizer step, in parts that memory holds; its loss, as a tensor."""
-        while True:
-            try:
-                return self._add_gradients(rows)
-            except RuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                why = str(error).splitlines()[0]
-            # Out here the error is gone, and with it what its traceback kept of the pass.
-            self._make_room(rows, why)
+        return self._within_memory(rows, self._add_gradients)
 
     def _add_gradients(self, rows: list[dict]):
         import torch
 
-        n_answer = sum(sum(label != IGNORED for label in row["labels"]) for row in rows)
+        n_answer = sum(map(n_labels, rows))
         total = torch.zeros((), device=self.device)
         for part in self._size.parts(rows):
             batch, teacher = self._collate(part), self._teacher(part)
             total += add_answer_gradients(self._net.get_base_model(), batch, n_answer, teacher)
         return total
 
+    def _taught(self, rows: Sequence[dict]) -> list[dict]:
+        """The rows; those with "told" have in its place "teacher", (n, width), on the CPU: the hidden states
+        of the model, as it is before the training, in front of the labelled tokens there."""
+        told = [row["told"] for row in rows if "told" in row]
+        states = iter(self._of_rows(told, answer_states))
+        return [row | {"teacher": next(states)} if "told" in row else row for row in rows]
+
     def _teacher(self, part: list[dict]):
-        """What the model itself, told what was wrong, gives the labelled tokens of a part's rows, as
-        `add_answer_gradients` takes it; None where no row has feedback."""
+        """What `add_answer_gradients` takes: states, and which labelled tokens have one; None for none."""
         import torch
 
-        told = [row["told"] for row in part if "told" in row]
-        if not told:
+        width = next((row["teacher"].shape[1] for row in part if "teacher" in row), None)
+        if width is None:
             return None
-        log_probs = answer_log_probs(self._net.get_base_model(), self._collate(told))
-        counts = [sum(label != IGNORED for label in row["labels"]) for row in part]
-        has = torch.tensor(["told" in row for row in part]).repeat_interleave(torch.tensor(counts))
-        has = has.to(log_probs.device)
-        return torch.zeros(len(has), device=log_probs.device).masked_scatter(has, log_probs), has
+        counts = [n_labels(row) for row in part]
+        blank = [row.get("teacher", torch.zeros(n, width)) for row, n in zip(part, counts, strict=True)]
+        has = torch.tensor(["teacher" in row for row in part]).repeat_interleave(torch.tensor(counts))
+        return torch.cat([states.to(blank[0].dtype) for states in blank]), has
+
+    def _of_rows(self, rows: list[dict], measure: Callable) -> list:
+        """Of each row what `measure(model, batch)` says of its labelled tokens, (n, ...), on the CPU."""
+
+        def measured(rows: list[dict]) -> list:
+            found = [None] * len(rows)
+            for part in self._size.parts(rows):
+                values = measure(self._net.get_base_model(), self._collate(part)).cpu()
+                for row, own in zip(part, values.split([n_labels(row) for row in part]), strict=True):
+                    found[row["place"]] = own
+            return found
+
+        self._net.eval()
+        placed = [row | {"place": place} for place, row in enumerate(rows)]
+        return self._within_memory(placed, measured) if rows else []
+
+    def _cast(self):
+        return input_casting(self._net, enabled=self.device != "cuda")  # there it is all under autocast
+
+    def _within_memory(self, rows: list[dict], attempt: Callable[[list[dict]], object]):
+        """What `attempt` makes of the rows, done again in smaller parts as long as memory runs out."""
+        while True:
+            try:
+                return attempt(rows)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                why = str(error).splitlines()[0]
+            # Out here the error is gone, and with it what its traceback kept of the pass.
+            self._make_room(rows, why)
 
     def _make_room(self, rows: list[dict], why: str) -> None:
         """Forgets a step's gradients and sees to it that it takes less memory; ArcnbError if it cannot."""
@@ -339,3 +381,8 @@ def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> floa
     return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[
         settings.lr_scheduler_type
     ]
+
+
+def n_labels(row: dict) -> int:
+    """Tokens of a row that are learned from."""
+    return sum(label != IGNORED for label in row["labels"])

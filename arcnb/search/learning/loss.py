@@ -2,7 +2,8 @@
 
 Only hidden states in front of an answer's token go through the head (50 to 300 of 1,500 tokens here), some at
 a time: the gradient of a chunk goes back to its hidden states at once and its logits are gone before the next
-chunk's, so no more than LOGITS numbers of them exist, whatever the batch and the vocabulary.
+chunk's, so no more than LOGITS numbers of them exist (twice that with a teacher), whatever the batch and the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import torch
 
 LOGITS = 1 << 26  # logits at a time: about 1 GB with their float32 copies and gradients
-MOST = 5.0  # nats a token that a teacher counts, either way
 
 
 def add_answer_gradients(
@@ -31,30 +31,46 @@ def add_answer_gradients(
     `arcnb.models.sft.rows` makes it, on any device, labels (B, T) included. n_answer: labelled tokens of the
     whole optimizer step. It is what the mean of `cross_entropy` over the model's own logits would give.
 
-    teacher: of the N labelled tokens, row by row, the log-probabilities that a teacher gives them, float32
-    (N,), and whether they have one, bool (N,). The gradient of a token that has, and that the model of now
-    would draw, is that of the reverse Kullback-Leibler divergence to the teacher: its log-probability times
-    how much likelier the teacher finds it, within MOST. Its share of the loss is the estimate of that
-    divergence, which can be below 0.
+    teacher: of the N labelled tokens, row by row, the hidden states (N, width) that the head would read in a
+    teacher's place, and whether there is a teacher, bool (N,), on the CPU. The loss of a token that has one
+    is the Kullback-Leibler divergence of the model's distribution from the teacher's, over the whole
+    vocabulary: it has its least value, 0, at the teacher, whoever drew the token.
     """
     import torch
     from torch.nn.functional import cross_entropy
 
     with _autocast(model):
         answers, targets = _answers(model, batch)
-        if teacher is None:
-            teacher = (torch.zeros_like(targets, dtype=torch.float32), torch.zeros_like(targets, dtype=bool))
         size = _chunk(model, logits)
         chunks = [chunk.detach().requires_grad_() for chunk in answers.split(size)]
+        states, has = teacher or (None, torch.zeros(len(targets), dtype=torch.bool))
         total = torch.zeros((), device=answers.device)
-        parts = (one.to(answers.device).split(size) for one in (targets, *teacher))
-        for chunk, right, log_probs, told in zip(chunks, *parts, strict=True):
-            surprise = cross_entropy(head_logits(model, chunk).float(), right, reduction="none")
-            gap = (log_probs + surprise.detach()).clamp(-MOST, MOST)
-            ((surprise * torch.where(told, gap, 1.0)).sum() / n_answer).backward()
-            total += torch.where(told, -gap, surprise.detach()).sum() / n_answer
+        for number, (chunk, right) in enumerate(zip(chunks, targets.split(size), strict=True)):
+            here = slice(number * size, number * size + len(chunk))
+            scores = head_logits(model, chunk).float()
+            losses = cross_entropy(scores, right, reduction="none")
+            if has[here].any():
+                taught = head_logits(model, states[here].to(chunk)).detach().float()
+                losses = torch.where(has[here].to(losses.device), _divergence(scores, taught), losses)
+            loss = losses.sum() / n_answer
+            loss.backward()
+            total += loss.detach()
     answers.backward(torch.cat([chunk.grad for chunk in chunks]))
     return total
+
+
+def _divergence(scores: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """KL(softmax(scores) || softmax(others)) of each row, nats."""
+    own, other = scores.log_softmax(-1), others.log_softmax(-1)
+    return (own.exp() * (own - other)).sum(-1)
+
+
+def answer_states(model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(N, width): the hidden states in front of the N labelled tokens, row by row, of the model of now."""
+    import torch
+
+    with torch.no_grad(), _autocast(model):
+        return _answers(model, batch)[0]
 
 
 def answer_log_probs(model, batch: dict[str, torch.Tensor], logits: int = LOGITS) -> torch.Tensor:

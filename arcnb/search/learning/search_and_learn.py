@@ -38,7 +38,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
-from arcnb.search.learning.lessons.lessons import Lessons
+from arcnb.search.learning.lessons.lessons import Learned, Lessons
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
@@ -279,7 +279,7 @@ class SearchAndLearn:
     def _trained(self, round_: int, group: int) -> dict | None:
         """Relabel, train, and show the engine the adapter; facts for the journal, None when time was up."""
         since = time.monotonic()
-        rows = self._rows(round_, group)
+        learned = self._lesson(round_, group)
         self.report.relabelling_seconds += time.monotonic() - since
         if self.learner is None:
             self.learner = self._open_learner(self.base, self.plan.lora)
@@ -287,7 +287,11 @@ class SearchAndLearn:
         start = self.current[group] if self.plan.rounds.keep_adapter else None
         seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
         folder = self.adapters.path(round_, group)
-        report = self.learner.learn(rows, start, folder, seed, lambda: self.clock.is_up)
+        tried = self._try_teacher(learned, start, seed, f"round {round_}, group {group}")
+        self.report.add_lessons(learned)
+        if tried and not learned.rows:
+            return {"adapter": None, "error": None, "rows": 0, "steps": 0, **tried}
+        report = self.learner.learn(learned.rows, start, folder, seed, lambda: self.clock.is_up)
         if report is None:
             return None
         switching = time.monotonic()
@@ -296,12 +300,26 @@ class SearchAndLearn:
         for note in report.notes:
             self.announce(f"round {round_}, group {group}: {note}")
         names = ("rows", "steps", "tokens", "loss_first", "loss_last")
-        return {"adapter": report.adapter.name, "error": None} | {
-            name: getattr(report, name) for name in names
-        }
+        values = {name: getattr(report, name) for name in names}
+        return {"adapter": report.adapter.name, "error": None, **values, **tried}
 
-    def _rows(self, round_: int, group: int) -> list[dict]:
-        """What the group learns from, best last; the new hindsight tasks are saved on the way."""
+    def _try_teacher(self, learned: Learned, start: Path | None, seed: int, where: str) -> dict:
+        """Leaves out what a teacher says that knows no more than the model; facts for the journal."""
+        if not learned.n_taught:
+            return {}
+        gain = self.learner.teacher_gain(learned.probes, start, seed) if learned.probes else None
+        if gain is None or gain <= 0:
+            learned.leave_out_taught("teacher knows no more")
+            found = "there are no right answers to try it on"
+            if gain is not None:
+                found = f"with what it reads, right answers are {-gain:.3f} nats a token less likely"
+            note = f"{where}: the teacher is left out, since {found}"
+            self.announce(note)
+            self.report.notes.append(note)
+        return {"teacher_gain": gain}
+
+    def _lesson(self, round_: int, group: int) -> Learned:
+        """What the group learns from; the new hindsight tasks are saved on the way."""
         tasks, rounds = self.groups[group], range(round_ + 1)
         histories = [(task, [self.states[task.task_id].rows(n) for n in rounds]) for task in tasks]
         order = rng(self.plan.seed, "deal", round_, tasks[0].task_id).permutation(len(tasks))
@@ -315,8 +333,7 @@ class SearchAndLearn:
                 path.unlink(missing_ok=True)
             if not path.exists():  # else it is from before a kill
                 write_tasks(learned.new_tasks, path)
-        self.report.add_lessons(learned)
-        return learned.rows
+        return learned
 
     # -------------------------------------------------------------------- state
 

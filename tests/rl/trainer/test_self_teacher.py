@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from arcnb.rl.trainer import crediting as module
-from arcnb.rl.trainer.self_teacher import MOST
+from arcnb.rl.trainer.self_teacher import MOST, teacher_gap
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, monkeypatch, shared):
-    """A group of four: two copy their input, which is wrong, one is cut off, one solves the task."""
+@pytest.mark.parametrize(("shared", "knows"), [(False, True), (True, True), (False, False)])
+def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, monkeypatch, shared, knows):
+    """A group of four: two copy their input, which is wrong, one is cut off, one solves the task. `knows`:
+    feedback makes the right answer likelier, which is arranged here."""
     from trl import GRPOTrainer
 
     seen, given = {}, {}
@@ -20,7 +21,7 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
 
     def telling(plan, reward, tokenizer, longest):
         given["told"] = told_prompts(plan, reward, tokenizer, longest)
-        given["text"] = [tokenizer.decode(ids) if ids else None for ids in given["told"]]
+        given["text"] = [tokenizer.decode(ids) if ids else None for ids in given["told"].failed]
         return given["told"]
 
     def written(self, prompts):
@@ -44,10 +45,10 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
     def spy(self, model, inputs, *arguments, **named):
         seen.update(inputs)
         with torch.no_grad():
-            seen["gap"] = _gap(self, given["told"], inputs)
+            seen["gap"] = _gap(self, inputs)
         return loss(self, model, inputs, *arguments, **named)
 
-    def _gap(trainer, told, inputs):
+    def _gap(trainer, inputs):
         """By the model's own logits, one answer at a time."""
         model, rows = trainer.accelerator.unwrap_model(trainer.model), []
         for i, ids in enumerate(inputs["completion_ids"]):
@@ -65,10 +66,18 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
 
     def remembering(*arguments):
         told = telling(*arguments)
-        given["by_text"] = {COPIES + "<|im_end|>": told[0]}
+        given["by_text"] = {COPIES + "<|im_end|>": told.failed[0]}
         return told
 
+    def arranged(trainer, batch, student, prompts):
+        gap = teacher_gap(trainer, batch, student, prompts)
+        assert [bool(ids) for ids in prompts] == [True, True, False, True]
+        given["gain"] = 0.25 if knows else -0.25
+        gap[3] = given["gain"] * batch["completion_mask"][3]
+        return gap
+
     monkeypatch.setattr(module, "told_prompts", remembering)
+    monkeypatch.setattr(module, "teacher_gap", arranged)
     monkeypatch.setattr(GRPOTrainer, "_generate", written)
     monkeypatch.setattr(GRPOTrainer, "compute_loss", spy)
     options = {
@@ -80,16 +89,23 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
     }
     options |= {"self_teacher": 0.5, "advantages": "none", "reward": "solved", "shared_prompt": shared}
     report = train(tmp_path, **options)
-    assert [bool(ids) for ids in given["told"]] == [True, True, False, False]
+    assert [bool(ids) for ids in given["told"].failed] == [True, True, False, False]
+    assert given["told"].right == [None, None, None, given["told"].failed[0]]
     assert "not right yet" in given["text"][0]
-    plain = seen["advantages"] - 0.5 * seen["gap"]
+    assert COPIES not in given["text"][0]
     assert seen["gap"].abs().max() > 0.01
+    plain = seen["advantages"]
+    if knows:
+        plain = plain - 0.5 * seen["gap"]
     mask = seen["completion_mask"].bool()
     for row, keep in zip(plain, mask, strict=True):
         torch.testing.assert_close(row[keep], row[0].expand(int(keep.sum())), atol=2e-3, rtol=0)
     assert sorted(plain[:, 0].tolist()) == pytest.approx([-0.25, -0.25, -0.25, 0.75], abs=2e-3)
     line = next(row for row in report.history if "self_teacher/told" in row)
     assert line["self_teacher/told"] == 0.5
+    assert line["self_teacher/gain"] == pytest.approx(given["gain"])
+    assert line["self_teacher/counts"] == knows
+    assert line["self_teacher/gap"] > 0
 
 
 def test_what_a_self_teacher_cannot_go_with_is_named(said):

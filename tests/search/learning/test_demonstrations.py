@@ -37,7 +37,7 @@ def tokenizer(small_model):
 
 @pytest.fixture
 def rows_of(tokenizer):
-    """rows_of(...) is (tasks, format, rows, dropped)."""
+    """rows_of(...) is (tasks, format, what was made)."""
 
     def made(finish=None, seed=0, template="arc_code", max_tokens=4096):
         tasks = [
@@ -46,32 +46,35 @@ def rows_of(tokenizer):
         ]
         engine, form = Answering(tokenizer, finish or {}), prompt_format(template)
         told = {"seed": seed, "round_": 1, "max_tokens": max_tokens}
-        return tasks, form, *demonstration_rows(tasks, engine, form, Sampling(), **told)
+        return tasks, form, demonstration_rows(tasks, engine, form, Sampling(), **told)
 
     return made
 
 
 @pytest.mark.parametrize("template", ["arc_code", "coder"])
 def test_a_task_is_answered_anew_and_the_teacher_has_seen_its_program(rows_of, tokenizer, template):
-    tasks, form, rows, dropped = rows_of(template=template)
-    assert (len(rows), dropped) == (3, {})
+    tasks, form, made = rows_of(template=template)
+    assert (len(made.rows), made.dropped) == (3, {})
     learned, _ = learning_rows(tasks, tokenizer, form, seed=0, round_=1, max_tokens=4096)
-    for row, plain in zip(rows, learned, strict=True):
+    for row, probe, plain in zip(made.rows, made.probes, learned, strict=True):
         n = sum(label != IGNORED for label in row["labels"])
         n_prompt = plain["labels"].count(IGNORED)
         assert row["input_ids"][:-n] == plain["input_ids"][:n_prompt], "as hindsight shows it"
         assert row["labels"][-n:] == row["told"]["labels"][-n:] == row["input_ids"][-n:]
         asked, said = (tokenizer.decode(one["input_ids"][:-n]) for one in (row, row["told"]))
         assert RIGHT.strip() in said
-        assert "once more" in said
+        assert "in your own words" in said
         assert asked[-20:] == said[-20:], "the answer begins as the model's did"
+        assert {name: probe[name] for name in plain} == plain, "the teacher is tried on the program itself"
+        before = [one["input_ids"][: one["labels"].count(IGNORED)] for one in (probe["told"], row["told"])]
+        assert before[0] == before[1]
 
 
 def test_answers_are_drawn_by_seed_and_task_and_those_without_an_end_are_counted(rows_of):
-    first, again, other = (rows_of(seed=seed)[2] for seed in (0, 0, 1))
+    first, again, other = (rows_of(seed=seed)[2].rows for seed in (0, 0, 1))
     assert first == again != other
     assert len({tuple(row["input_ids"][-3:]) for row in first}) == 3
-    *_, rows, dropped = rows_of(finish={"odd1/0": "length", "odd2/0": "skipped"})
-    assert (len(rows), dropped) == (1, {"cut off": 1, "row too long": 1})
-    *_, rows, dropped = rows_of(max_tokens=50)
-    assert (rows, dropped) == ([], {"row too long": 3})
+    *_, made = rows_of(finish={"odd1/0": "length", "odd2/0": "skipped"})
+    assert (len(made.rows), made.dropped) == (1, {"cut off": 1, "row too long": 1})
+    *_, made = rows_of(max_tokens=50)
+    assert (made.rows, made.probes, made.dropped) == ([], [], {"row too long": 3})

@@ -34,7 +34,7 @@ def tokenizer(small_model):
 
 @pytest.fixture
 def rows_of(executor, tokenizer):
-    """rows_of(answers, ...) is (rows, dropped) of answers of the first task; cut: index of one cut off."""
+    """rows_of(answers, ...) is what is made of answers of the first task; cut: index of one cut off."""
 
     def made(answers, cut=None, n=0, max_tokens=4096, seed=0, template="arc_code", views=()):
         task = small_tasks()[0]
@@ -64,8 +64,9 @@ def rows_of(executor, tokenizer):
 
 
 def test_failed_answers_come_once_closest_last_and_the_teacher_reads_the_feedback(rows_of, tokenizer):
-    rows, dropped = rows_of([NEAR, RIGHT, ON_TRAIN, ERROR, FAR, FAR, "no program"], cut=None)
-    assert dropped == {"right on the train pairs": 2, "the same answer": 1}
+    made = rows_of([NEAR, RIGHT, ON_TRAIN, ERROR, FAR, FAR, "no program"], cut=None)
+    rows = made.rows
+    assert made.dropped == {"right on the train pairs": 2, "the same answer": 1}
     assert len(rows) == 4
     for row in (*rows, *(row["told"] for row in rows)):
         n = sum(label != IGNORED for label in row["labels"])
@@ -77,18 +78,35 @@ def test_failed_answers_come_once_closest_last_and_the_teacher_reads_the_feedbac
         assert told["input_ids"][-n:] == row["input_ids"][-n:]
         said = tokenizer.decode(told["input_ids"][:-n])
         answer = tokenizer.decode(row["input_ids"][-n:-1])
-        assert answer.strip() in said
+        assert "An answer was tried before" in said
+        assert answer.strip() not in said, "what is there can be copied"
         assert len(told["input_ids"]) > len(row["input_ids"])
     texts = [tokenizer.decode(row["told"]["input_ids"]) for row in rows]
     assert sum("AttributeError" in text for text in texts) == 1
 
 
 def test_cut_off_overlong_and_surplus_answers_are_counted(rows_of):
-    rows, dropped = rows_of([NEAR, FAR, ERROR], cut=1, n=1)
-    assert dropped == {"cut off": 1, "not among the closest": 1}
-    assert len(rows) == 1
-    rows, dropped = rows_of([NEAR], max_tokens=20)
-    assert (rows, dropped) == ([], {"row too long": 1})
+    made = rows_of([NEAR, FAR, ERROR], cut=1, n=1)
+    assert made.dropped == {"cut off": 1, "not among the closest": 1}
+    assert len(made.rows) == 1
+    made = rows_of([NEAR], max_tokens=20)
+    assert (made.rows, made.dropped) == ([], {"row too long": 1})
+
+
+def test_the_teacher_is_tried_on_right_answers_to_the_prompts_of_failed_ones(rows_of, tokenizer):
+    plain = View.plain(small_tasks()[0])
+    other = View(Augmentation(hflip=True), (1, 0), 0)
+    made = rows_of([FAR, NEAR, RIGHT, ERROR], views=[plain, plain, plain, other])
+    assert len(made.rows) == 3
+    assert len(made.probes) == 2, "nobody was right about the other prompt"
+    for probe in made.probes:
+        n = sum(label != IGNORED for label in probe["labels"])
+        assert tokenizer.decode(probe["labels"][-n:-1]).strip() == RIGHT.strip()
+    tried = {tuple(probe["told"]["input_ids"]) for probe in made.probes}
+    right = len(answer_ids(tokenizer, RIGHT))
+    before = {ids[:-right] for ids in tried}
+    told = [row["told"] for row in made.rows]
+    assert before <= {tuple(one["input_ids"][: one["labels"].count(IGNORED)]) for one in told}
 
 
 def test_the_teacher_s_answer_begins_as_the_model_s_did(rows_of, tokenizer):
@@ -96,7 +114,7 @@ def test_the_teacher_s_answer_begins_as_the_model_s_did(rows_of, tokenizer):
     answer = (
         "The first column.\n\n```python\nimport numpy as np\n\ndef transform(grid):\n    return grid\n```"
     )
-    (row,), _ = rows_of([answer], template="coder")
+    (row,) = rows_of([answer], template="coder").rows
     n = sum(label != IGNORED for label in row["labels"])
     before = [tokenizer.decode(one["input_ids"][:-n]) for one in (row, row["told"])]
     assert [text.endswith("assistant\n") for text in before] == [True, True]
@@ -105,20 +123,20 @@ def test_the_teacher_s_answer_begins_as_the_model_s_did(rows_of, tokenizer):
 def test_the_same_answer_to_another_prompt_is_another_answer(rows_of):
     plain = small_tasks()[0]
     other = View(Augmentation(hflip=True), (1, 0), 0)
-    rows, dropped = rows_of([FAR, FAR, FAR], views=[View.plain(plain), other, other])
-    assert (len(rows), dropped) == (2, {"the same answer": 1})
+    made = rows_of([FAR, FAR, FAR], views=[View.plain(plain), other, other])
+    assert (len(made.rows), made.dropped) == (2, {"the same answer": 1})
 
 
 def test_equals_are_drawn_by_the_seed(rows_of):
     answers = [program(f"return grid * 0 + {n}") for n in range(5, 9)]
-    drawn = [tuple(rows_of(answers, n=2, seed=seed)[0][0]["input_ids"]) for seed in (0, 0, 1, 2, 3, 4)]
+    drawn = [tuple(rows_of(answers, n=2, seed=seed).rows[0]["input_ids"]) for seed in (0, 0, 1, 2, 3, 4)]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) > 1
 
 
 def test_the_prompt_is_the_one_that_was_answered(rows_of, tokenizer):
     task = small_tasks()[0]
-    (row,), _ = rows_of([FAR])
+    (row,) = rows_of([FAR]).rows
     shown = View.plain(task).apply(task)
     prompt = prompt_ids(tokenizer, prompt_format().prompt(shown))
     assert row["input_ids"] == prompt + answer_ids(tokenizer, FAR)

@@ -25,7 +25,7 @@ from arcnb.models.memory.shape import Shape
 from arcnb.models.sft.rows import collator
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.learner import LoraLearner, LoraSettings
-from arcnb.search.learning.loss import MOST, add_answer_gradients, answer_log_probs
+from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs, answer_states, head_logits
 from arcnb.search.learning.memory import PartSize, padded_tokens
 
 LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
@@ -88,46 +88,69 @@ def test_loss_and_gradients_are_those_of_whole_logits(name, logits):
 
 
 @pytest.mark.parametrize("logits", [1, 300, 10**6])
-def test_a_teacher_s_gradient_is_that_of_its_log_probabilities_times_the_gap(logits):
+def test_a_teacher_s_gradient_is_that_of_the_divergence_from_its_distribution(logits):
     torch.manual_seed(0)
     model = LlamaForCausalLM(MODELS["plain"][1])
     batch = collator(0)(rows_of([9, 14, 21]))
     shown = {key: value for key, value in batch.items() if key != "labels"}
     targets = batch["labels"][:, 1:]
-    logp = model(**shown, use_cache=False).logits[:, :-1].log_softmax(-1)
-    logp = logp.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)[targets != -100]
-    torch.testing.assert_close(answer_log_probs(model, batch, logits), logp.detach())
-    teacher = logp.detach() + torch.randn(15, generator=torch.Generator().manual_seed(1))
-    teacher[0] += 20.0  # beyond what counts
+    learned = targets != -100
+    logp = model(**shown, use_cache=False).logits[:, :-1].log_softmax(-1)[learned]
+    drawn = logp.gather(-1, targets[learned].unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(answer_log_probs(model, batch, logits), drawn.detach())
+    states = answer_states(model, batch)
+    torch.testing.assert_close(head_logits(model, states).log_softmax(-1), logp)
+    states += torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
+    other = head_logits(model, states).log_softmax(-1).detach()
     plain = torch.arange(15) // 5 == 1  # an answer that is learned as it is
-    gap = (teacher - logp.detach()).clamp(-MOST, MOST)
-    assert gap.max() == MOST
-    loss = -torch.where(plain, logp, gap * logp).sum() / 15
+    divergence = torch.nn.functional.kl_div(other, logp, log_target=True, reduction="none").sum(-1)
+    loss = torch.where(plain, -drawn, divergence).sum() / 15
     loss.backward()
     expected = gradients(model)
     model.zero_grad()
-    found = add_answer_gradients(model, batch, 15, (teacher, ~plain), logits)
-    torch.testing.assert_close(found, (-torch.where(plain, logp.detach(), gap)).sum() / 15)
+    found = add_answer_gradients(model, batch, 15, (states, ~plain), logits)
+    torch.testing.assert_close(found, loss.detach())
     for key, value in gradients(model).items():
         assert (value - expected[key]).norm() <= 1e-5 * expected[key].norm(), key
 
 
-def test_an_answer_with_feedback_moves_towards_what_the_model_makes_of_it_there(tmp_path, small_model):
+def test_an_answer_with_a_teacher_comes_to_what_the_model_made_of_it_there(tmp_path, small_model):
+    """However long it is learned: a teacher stays what it was."""
     own, told = rows_of([40, 60], answer=16)
     told = {name: told[name][:-16] + own[name][-16:] for name in told}
     own["labels"][2] = told["labels"][2] = -100
-    with LoraLearner(small_model, replace(LORA, learning_rate=1e-3)) as learner:
+    row = own | {"told": told}
+    with LoraLearner(small_model, replace(LORA, learning_rate=1e-2)) as learner:
         learner._set_weights(None, 7)
         model, collate = learner._net.get_base_model(), collator(0)
-        before, goal = answer_log_probs(model, collate([own])), answer_log_probs(model, collate([told]))
-        learner.learn([own | {"told": told}], None, tmp_path / "a", 7)
-        moved = answer_log_probs(model, collate([own])) - before
-        learner.learn([own], None, tmp_path / "b", 7)  # learned as it is, every token gets likelier
-        learned = answer_log_probs(model, collate([own])) - before
-    assert torch.cosine_similarity(moved, goal - before, dim=0) > 0.6
-    assert (goal - before).abs().max() > 1e-3
-    assert learned.sum() > 0
-    assert not torch.allclose(moved, learned)
+        goal = head_logits(model, answer_states(model, collate([told]))).log_softmax(-1)
+
+        def distance():
+            now = head_logits(model, answer_states(model, collate([own]))).log_softmax(-1)
+            return float((now.exp() * (now - goal)).sum(-1).mean())
+
+        before = distance()
+        report = learner.learn([row] * 400, None, tmp_path / "a", 7)
+        assert report.losses[0] == pytest.approx(before, rel=1e-3)
+        assert distance() < 0.1 * before
+
+
+def test_a_teacher_s_gain_is_that_of_right_answers_a_token(small_model):
+    own, told = rows_of([40, 60], answer=16)
+    told = {name: told[name][:-16] + own[name][-16:] for name in told}
+    short, longer = rows_of([30, 50], answer=6)
+    longer = {name: longer[name][:-6] + short[name][-6:] for name in longer}
+    for row in (own, told, short, longer):
+        row["labels"][2] = -100
+    with LoraLearner(small_model, replace(LORA, batch_tokens=70)) as learner:
+        learner._set_weights(None, 7)
+        model, collate = learner._net.get_base_model(), collator(0)
+        rows = (told, longer, own, short)
+        with learner._cast():
+            of = [float(answer_log_probs(model, collate([row])).sum()) for row in rows]
+        gain = learner.teacher_gain([own | {"told": told}, short | {"told": longer}], None, 7)
+    assert gain == pytest.approx((of[0] + of[1] - of[2] - of[3]) / 22, abs=1e-5)
+    assert abs(gain) > 1e-4
 
 
 class Head(torch.nn.Module):
@@ -260,15 +283,10 @@ def test_recomputing_changes_no_weight(learned):
 
 def test_a_teacher_that_is_not_finite_is_an_error(tmp_path, small_model, monkeypatch):
     own, told = rows_of([20, 20])
-    monkeypatch.setattr(learner_module, "answer_log_probs", lambda *_: torch.full((5,), torch.nan))
+    states = answer_states
+    monkeypatch.setattr(learner_module, "answer_states", lambda *shown: states(*shown) * torch.nan)
     with LoraLearner(small_model, LORA) as learner, pytest.raises(ArcnbError, match="step 1 is nan"):
         learner.learn([own | {"told": told}], None, tmp_path / "a", 7)
-
-
-def test_a_part_has_room_for_what_teachers_read():
-    rows = [row | {"told": {"input_ids": [1] * 50, "labels": [1] * 50}} for row in rows_of([20] * 4)]
-    assert [len(part) for part in PartSize(100).parts(rows)] == [2, 2]
-    assert padded_tokens(rows) == 200
 
 
 def test_parts_hold_their_tokens_and_halve_down_to_single_rows():

@@ -20,10 +20,12 @@ from arcnb.errors import ArcnbError
 from arcnb.models.registry import resolve_model
 from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.programs.executor.executor import Executor
+from arcnb.search.comparing.searches import training_steps
 from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.budgets import Clock
 from arcnb.search.learning.journal import TIMES
 from arcnb.search.learning.learner import LoraLearner, LoraSettings, learning_rate_share
+from arcnb.search.learning.lessons.lessons import Lessons
 from arcnb.search.learning.loss import add_answer_gradients
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
@@ -135,21 +137,58 @@ def test_training_makes_the_answers_likelier(search):
     assert line["loss_last"] < line["loss_first"] - 0.1  # of a model that cannot tell one token from another
 
 
+@pytest.fixture
+def tried(monkeypatch):
+    """tried(gain): every teacher can be tried, and that comes of it. By itself nobody here is ever right."""
+
+    def arranged(gain):
+        learned = Lessons.learned
+
+        def with_probes(*arguments):
+            found = learned(*arguments)
+            found.probes = found.rows[:1]
+            return found
+
+        monkeypatch.setattr(Lessons, "learned", with_probes)
+        monkeypatch.setattr(LoraLearner, "teacher_gain", lambda *_: gain)
+
+    return arranged
+
+
 @pytest.mark.parametrize("lessons", ["feedback", "both"])
-def test_failed_answers_are_learned_from_by_feedback(tmp_path, search, lessons):
+def test_failed_answers_are_learned_from_by_feedback(tmp_path, search, lessons, tried):
+    tried(0.1)
     one = search(asked(n_predictions=8, group_size=-1, lessons=lessons, answers_per_task=2))
     report = one.run()
     assert report.taught_answers == 6  # two of each of three tasks
     assert (tmp_path / "s" / "hindsight").is_dir() == (report.hindsight_tasks > 0) == (lessons == "both")
     (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
-    assert line["error"] is None
+    assert (line["error"], line["teacher_gain"]) == (None, 0.1)
     assert line["rows"] > 6 if lessons == "both" else line["rows"] == 6
     assert "6 answers with a teacher" in str(report)
     with pytest.raises(ArcnbError, match="lessons"):
         search(asked(group_size=-1))
 
 
-def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path, search):
+@pytest.mark.parametrize("lessons", ["feedback", "both"])
+@pytest.mark.parametrize("gain", [-0.1, None])
+def test_a_teacher_that_knows_no_more_is_left_out_and_said(tmp_path, search, lessons, gain, tried):
+    if gain is not None:
+        tried(gain)
+    one = search(asked(n_predictions=8, group_size=-1, lessons=lessons, answers_per_task=2))
+    report = one.run()
+    assert (report.taught_answers, report.dropped["teacher knows no more"]) == (0, 6)
+    (note,) = report.notes
+    assert ("no right answers to try it on" if gain is None else "0.100 nats a token less likely") in note
+    (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+    assert (line["error"], line["teacher_gain"]) == (None, gain)
+    trained = lessons == "both"
+    assert (line["rows"] > 0) == (report.trainings == 1) == bool(line["adapter"]) == trained
+    assert training_steps(tmp_path / "s")[0]["teacher_gain"] == gain
+
+
+def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path, search, monkeypatch):
+    monkeypatch.setattr(LoraLearner, "teacher_gain", lambda self, probes, *_: len(probes))
     made = [
         search(asked(n_predictions=8, group_size=-1, lessons="demonstrations"), folder=name) for name in "ab"
     ]
@@ -157,7 +196,7 @@ def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path,
     for one, report in zip(made, reports, strict=True):
         (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
         assert line["error"] is None
-        assert line["rows"] == report.taught_answers == report.hindsight_tasks > 3
+        assert line["rows"] == report.taught_answers == report.hindsight_tasks == line["teacher_gain"] > 3
     weights = [next((tmp_path / name / "adapters").glob("*/*.safetensors")).read_bytes() for name in "ab"]
     assert weights[0] == weights[1]
 

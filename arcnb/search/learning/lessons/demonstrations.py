@@ -4,22 +4,22 @@ program that solves the task.
 SDFT (Shenfeld et al. 2026, arXiv 2601.19897): the model answers the prompt of a hindsight task, and the
 teacher is the model itself after that prompt and the program. What the model would not write is not copied.
 
-    rows, dropped = demonstration_rows(tasks, engine, prompt_format("arc_code"), Sampling(), ...)
+    made = demonstration_rows(tasks, engine, prompt_format("arc_code"), Sampling(), ...)
+    made.rows, made.probes, made.dropped
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.chat import answer_ids, prompt_ids
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt, render_prompt
 from arcnb.models.sampling.backends import Request, Sampling
 from arcnb.search.learning.lessons.hindsight import HindsightTask, learning_view
-from arcnb.search.learning.lessons.rows import answer_row
+from arcnb.search.learning.lessons.rows import PROBES, Taught, taught_row
 
 TEMPLATE = Path(__file__).with_name("demonstrated.jinja")
 
@@ -33,12 +33,11 @@ def demonstration_rows(
     seed: int,
     round_: int,
     max_tokens: int,
-) -> tuple[list[dict], Counter[str]]:
-    """Rows {"input_ids", "labels", "told"} in the order of the tasks, and how many were left out, by reason.
+) -> Taught:
+    """The model's answers, in the order of the tasks; the probes are the programs themselves.
 
     engine: samples one answer to each task, drawn by (seed, task, round), with the adapter that it uses.
-    "told" has the "input_ids" and "labels" of the same answer after the program. Left out: "cut off", "row
-    too long".
+    "told" is the answer after the program. Left out: "cut off", "row too long".
     """
     prompts = {}
     for one in tasks:
@@ -49,22 +48,24 @@ def demonstration_rows(
         Request(asked, seed=derive_seed(seed, "demonstration", name, round_), key=(name,))
         for name, (asked, _) in prompts.items()
     )
-    answers = {made.key[0]: made for made in engine.generate(requests, sampling)}
-    rows, dropped = [], Counter()
-    for name, (asked, told) in prompts.items():
-        made = answers.get(name)  # none where the time was up
-        if made is None or made.finish_reason == "length":
-            dropped["cut off"] += 1
-        elif made.finish_reason == "skipped" or len(told) + len(made.token_ids) > max_tokens:
-            dropped["row too long"] += 1
+    answers = {one.key[0]: one for one in engine.generate(requests, sampling)}
+    made = Taught()
+    for one in tasks:
+        asked, told = prompts[one.task.task_id]
+        own = answers.get(one.task.task_id)  # none where the time was up
+        if own is None or own.finish_reason == "length":
+            made.dropped["cut off"] += 1
+        elif own.finish_reason == "skipped" or len(told) + len(own.token_ids) > max_tokens:
+            made.dropped["row too long"] += 1
         else:
-            answer = list(made.token_ids)
-            rows.append(answer_row(asked, answer) | {"told": answer_row(told, answer)})
-    return rows, dropped
+            made.rows.append(taught_row(asked, told, list(own.token_ids)))
+            made.probes.append(taught_row(asked, told, answer_ids(engine.tokenizer, one.answer)))
+    made.probes = [one for one in made.probes if len(one["told"]["input_ids"]) <= max_tokens][-PROBES:]
+    return made
 
 
 def shown_solution(asked: Prompt, answer: str) -> Prompt:
-    """The prompt, a right answer to it, and the request for another one, which begins as the first did."""
-    right = {"role": "assistant", "content": asked.prefix + answer}
-    request = render_prompt(TEMPLATE, {}).messages[-1]
-    return Prompt((*asked.messages, right, request), asked.prefix)
+    """The prompt with a right answer to it in front of the question."""
+    *before, question = asked.messages
+    variables = {"answer": asked.prefix + answer, "asked": question["content"]}
+    return Prompt((*before, *render_prompt(TEMPLATE, variables).messages), asked.prefix)

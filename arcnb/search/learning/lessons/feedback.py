@@ -1,10 +1,11 @@
 """Feedback: what each token of a failed answer is worth to the model, once it is told what went wrong.
 
 SDPO (Hübotter et al. 2026, arXiv 2601.20802) on the answers that a search has sampled anyway. The teacher is
-the model itself, after the conversation that refinement shows: prompt, answer, feedback. Tokens that it finds
-likelier than the model without feedback become likelier, others less likely (`arcnb.search.learning.loss`).
+the model itself where the prompt ends with the feedback that refinement gives. The model comes to write what
+it would write there (`arcnb.search.learning.loss`).
 
-    rows, dropped = feedback_rows([(task, predictions)], executor, tokenizer, prompt_format("arc_code"), ...)
+    made = feedback_rows([(task, predictions)], executor, tokenizer, prompt_format("arc_code"), ...)
+    made.rows, made.probes, made.dropped
 
 Feedback speaks of train pairs alone.
 """
@@ -24,7 +25,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.lessons.hindsight import recorded_closeness
-from arcnb.search.learning.lessons.rows import answer_row
+from arcnb.search.learning.lessons.rows import PROBES, Taught, taught_row
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,51 @@ def feedback_rows(
     seed: int,
     round_: int,
     max_tokens: int,
-) -> tuple[list[dict], Counter[str]]:
-    """Rows {"input_ids", "labels", "told"} of first answers, the closest to right last, and how many answers
-    were left out, by reason.
+) -> Taught:
+    """First answers that failed, the closest to right last; the probes are right answers to the same prompts.
 
-    sampled: each task with its predictions of this round, which the model of now has drawn. "told" has the
-    "input_ids" and "labels" of the same answer after feedback on it. The loss counts the answer alone. Left
+    sampled: each task with its predictions of this round, which the model of now has drawn. "told" is the
+    answer after feedback on it, of a probe after feedback on a failed one. Left
     out: "right on the train pairs", of which feedback may not speak, "cut off", "the same answer" to
     the same prompt, "not among the closest" (of equals those that (seed, task, round) draws), and "row too
     long".
     """
     book = Conversations({task.task_id: task for task, _ in sampled}, prompt_format, executor)
     book.look_at(prediction for _, predictions in sampled for prediction in predictions)
-    dropped: Counter[str] = Counter()
-    chosen: list[Prediction] = []
+    made, chosen, right = Taught(), [], {}
     for task, predictions in sampled:
         order = rng(seed, "feedback", task.task_id, round_).permutation(len(predictions))
         drawn = sorted((predictions[place] for place in order), key=recorded_closeness)
-        failed = list(_failed(drawn, book, dropped))
+        failed = list(_failed(drawn, book, made.dropped))
         if settings.answers_per_task and len(failed) > settings.answers_per_task:
-            dropped["not among the closest"] += len(failed) - settings.answers_per_task
+            made.dropped["not among the closest"] += len(failed) - settings.answers_per_task
             failed = failed[-settings.answers_per_task :]
         chosen += failed
+        right |= {_asked_key(one): one for one in drawn if one.train_is_correct}
     chosen.sort(key=recorded_closeness)
-    rows = []
     for one in chosen:
-        answer = answer_ids(tokenizer, one.completion)
         asked, told = (prompt_ids(tokenizer, prompt) for prompt in (book.asked(one, {}), book.told(one)))
+        answer = answer_ids(tokenizer, one.completion)
         if max(len(asked), len(told)) + len(answer) > max_tokens:
-            dropped["row too long"] += 1
+            made.dropped["row too long"] += 1
             continue
-        rows.append(answer_row(asked, answer) | {"told": answer_row(told, answer)})
-    return rows, dropped
+        made.rows.append(taught_row(asked, told, answer))
+        if solved := right.get(_asked_key(one)):
+            answer = answer_ids(tokenizer, solved.completion)
+            if max(len(asked), len(told)) + len(answer) <= max_tokens:
+                made.probes.append(taught_row(asked, told, answer))
+    made.probes = made.probes[-PROBES:]
+    return made
+
+
+def _asked_key(prediction: Prediction) -> tuple:
+    """What the predictions of one prompt have in common."""
+    return (
+        prediction.task_id,
+        prediction.augmentation,
+        tuple(prediction.pair_order),
+        prediction.test_index,
+    )
 
 
 def _failed(
@@ -86,7 +100,7 @@ def _failed(
     """The answers that feedback can be given on, each once."""
     seen: set[tuple] = set()
     for one in predictions:
-        key = (one.augmentation, tuple(one.pair_order), one.test_index, one.completion)
+        key = (_asked_key(one), one.completion)
         if reason := book.nothing_to_tell(one):
             dropped[reason] += 1
         elif key in seen:

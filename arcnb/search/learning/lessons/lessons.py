@@ -23,23 +23,33 @@ from arcnb.search.learning.lessons.hindsight import (
     learning_rows,
     relabel,
 )
+from arcnb.search.learning.lessons.rows import Taught
 from arcnb.search.sampling.sampled_set import SampledSet
 
 
 @dataclass
 class Learned:
-    """rows: what is learned from, best last. n_taught: of these, answers with a teacher. new_tasks: hindsight
-    tasks of programs of this round. dropped: reason -> predictions, or rows, left out."""
+    """rows: what is learned from, best last. probes: see `Taught`. new_tasks: hindsight tasks of programs of
+    this round. dropped: reason -> predictions, or rows, left out."""
 
     rows: list[dict] = field(default_factory=list)
-    n_taught: int = 0
+    probes: list[dict] = field(default_factory=list)
     new_tasks: list[Task] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def add_taught(self, rows: list[dict], dropped: Counter[str], kind: str) -> None:
-        self.rows += rows
-        self.n_taught += len(rows)
-        self.dropped += Counter({f"{reason} ({kind})": n for reason, n in dropped.items()})
+    @property
+    def n_taught(self) -> int:
+        """Answers with a teacher among the rows."""
+        return sum("told" in row for row in self.rows)
+
+    def add_taught(self, made: Taught, kind: str) -> None:
+        self.rows += made.rows
+        self.probes += made.probes
+        self.dropped += Counter({f"{reason} ({kind})": n for reason, n in made.dropped.items()})
+
+    def leave_out_taught(self, reason: str) -> None:
+        self.dropped += Counter({reason: self.n_taught})
+        self.rows = [row for row in self.rows if "told" not in row]
 
 
 @dataclass(frozen=True)
@@ -69,14 +79,14 @@ class Lessons:
         told = {"seed": self.seed, "round_": round_, "max_tokens": self.max_tokens}
         if self.kind in ("feedback", "both"):
             latest = [(task, rounds[-1]) for task, rounds in histories]
-            rows = feedback_rows(latest, self.executor, tokenizer, format_, self.feedback, **told)
-            found.add_taught(*rows, "feedback")
+            made = feedback_rows(latest, self.executor, tokenizer, format_, self.feedback, **told)
+            found.add_taught(made, "feedback")
         if self.kind == "feedback":
             return found
         tasks = self._hindsight_tasks(histories, order, found)
         if self.kind == "demonstrations":
-            rows = demonstration_rows(tasks, self.engine, format_, self.made.sampling, **told)
-            found.add_taught(*rows, "demonstrations")
+            made = demonstration_rows(tasks, self.engine, format_, self.made.sampling, **told)
+            found.add_taught(made, "demonstrations")
         else:
             rows, too_long = learning_rows(tasks, tokenizer, format_, epochs=self.epochs, **told)
             found.rows += rows

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
+
 from arcnb.models.sft.rows import IGNORED
+
+PROBES = 64  # right answers that are enough to try a teacher on
+
+
+@dataclass
+class Taught:
+    """Rows {"input_ids", "labels", "told"}, the best last: an answer to a prompt, and in "told" the same
+    answer after what a teacher reads. probes: such rows of right answers, on which the teacher can be tried.
+    dropped: how many were left out, by reason.
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    probes: list[dict] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 def answer_row(prompt: list[int], answer: list[int]) -> dict:
     """{"input_ids", "labels"} of a prompt and an answer to it; the loss counts the answer alone."""
     return {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
+
+
+def taught_row(asked: list[int], told: list[int], answer: list[int]) -> dict:
+    """The row of an answer to the prompt `asked`, with "told"."""
+    return answer_row(asked, answer) | {"told": answer_row(told, answer)}
