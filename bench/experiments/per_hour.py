@@ -5,10 +5,10 @@
 An arm is what runs that differ in nothing but their seed have in common. Read are the samples that notebook
 05 takes of its eval tasks, before the first step and at the last evaluation that every run has reached, also
 of runs that were stopped behind it; others are named and left out. Of each task, as means over seeds:
-pass@1, pass@8, and distinct outputs among the first 8; intervals (95%) by bootstrap over tasks. The smallest
-effect is what would have been found in four of five repetitions: 1.43 times half the width of the interval.
+pass@1, pass@8, and distinct outputs among the first 8, of conversations by their last answers; intervals
+(95%) by bootstrap over tasks. The smallest effect is what would have been found in four of five repetitions: 1.43 times half the width of the interval.
 Hours are of the steps up to that evaluation, without the engine's start and evaluations: where runs share a
-GPU, divide them among themselves.
+GPU, divide them among themselves. Tokens are those that were trained on, prompts included.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from arcnb.models.training.log import read_metrics
 
 K = 8
 MEASURES = ("pass@1", f"any of {K}", "distinct")
-COLUMNS = ("task_id", "round", "index", "fingerprint", "train_is_correct", "test_is_correct")
+COLUMNS = ("task_id", "round", "index", "turn", "fingerprint", "train_is_correct", "test_is_correct")
 
 
 def read_samples(predictions: PredictionSet) -> pd.DataFrame:
@@ -51,7 +51,9 @@ def measures(rows: pd.DataFrame) -> tuple[float, ...]:
 def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
     """step -> task -> `MEASURES` of one run."""
     found = defaultdict(dict)
-    for (step, task), rows in read_samples(PredictionSet(folder / "held_out")).groupby(["round", "task_id"]):
+    samples = read_samples(PredictionSet(folder / "held_out")).sort_values("turn", kind="stable")
+    samples = samples.drop_duplicates(["round", "task_id", "index"], keep="last")
+    for (step, task), rows in samples.groupby(["round", "task_id"]):
         found[int(step)][task] = measures(rows)
     return found
 
@@ -69,8 +71,9 @@ def read_runs(folders: list[Path], step: int | None) -> tuple[dict[str, list[dic
         found = measured(folder) if (folder / "held_out").is_dir() else {}
         rows = read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else []
         times = [row["step_time"] for row in rows if "step_time" in row]
+        tokens = [row["num_tokens"] for row in rows if "step_time" in row]
         parameters = {name: value for name, value in manifest["parameters"].items() if name != "seed"}
-        one = {"manifest": manifest, "found": found, "times": times}
+        one = {"manifest": manifest, "found": found, "times": times, "tokens": tokens}
         runs.append(one | {"folder": folder, "arm": json.dumps(parameters, sort_keys=True)})
     begun = [run for run in runs if len(run["found"]) > 1]
     step = step or min((max(run["found"]) for run in begun), default=0)
@@ -115,18 +118,20 @@ def main() -> None:
     before, after = values(every, 0, tasks), {name: values(runs, step, tasks) for name, runs in arms.items()}
     print(f"{len(tasks)} tasks, evaluated before (by all {len(every)} runs) and at step {step}")
     start = [f"{100 * value:.1f}" for value in before.mean(axis=1)]
-    rows = [["before", len(every), "", "", *start, "", "", ""]]
+    rows = [["before", len(every), "", "", "", *start, "", "", ""]]
     for name, runs in arms.items():
         gained = after[name] - before
         hours = mean(sum(run["times"][:step]) for run in runs) / 3600
+        tokens = mean(run["tokens"][step - 1] for run in runs) / 1e6
         level = [f"{100 * value:.1f}" for value in after[name].mean(axis=1)]
         speed = f"{3600 * hours / step:.2f}" if hours else ""
         rate = f"{len(tasks) * gained[0].mean() / hours:+.2f}" if hours else ""
         changes = [cell(one, weights) for one in gained[:2]]
-        rows.append([name, len(runs), speed, f"{hours:.3f}", *level, *changes, rate])
+        rows.append([name, len(runs), speed, f"{hours:.3f}", f"{tokens:.2f}", *level, *changes, rate])
     gains = [f"{one} gained, points" for one in MEASURES[:2]]
     levels = [f"{one}, %" for one in MEASURES]
-    print_table(["arm", "seeds", "s a step", "hours", *levels, *gains, "tasks per GPU hour"], rows)
+    costs = ["s a step", "hours", "million tokens"]
+    print_table(["arm", "seeds", *costs, *levels, *gains, "tasks per GPU hour"], rows)
     against = next((name for name in arms if name == args.against), next(iter(arms)))
     others = [
         [name, *(cell(one, weights, effect=True) for one in after[name] - after[against])]
