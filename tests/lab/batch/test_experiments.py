@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import read_sweep_file
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.workers import Ending
 from arcnb.lab.notebooks.profiles import read_yaml
 from arcnb.lab.runs.run import list_runs
+from arcnb.synth.splits import is_held_out
 
 FOLDER = Path(__file__).parents[3] / "bench" / "experiments"
 CONTENT = {path: read_yaml(path) for path in sorted(FOLDER.glob("*.yaml"))}
@@ -37,3 +39,16 @@ def test_a_pipeline_can_be_read(path):
 def test_every_file_is_one_of_them():
     profiles = {"larger", "learn", "search_common", "turns_common"}
     assert {path.stem for path in {*CONTENT} - {*SWEEPS, *PIPELINES}} == profiles
+
+
+def test_the_tasks_are_whole_and_apart():
+    """What is kept is trained on by nobody, and reserved tasks are not among the trained ones."""
+    sets = {path.stem: load_tasks(path) for path in (FOLDER / "tasks").iterdir()}
+    assert {name: len(tasks) for name, tasks in sets.items()} == {"trained": 108, "kept": 36, "reserved": 80}
+    ids = [task.task_id for tasks in sets.values() for task in tasks]
+    assert len(set(ids)) == len(ids)
+    known = {task.task_id: task for task in load_tasks("arc-agi-1/training")}
+    assert all(known[task.task_id].fingerprint == task.fingerprint for own in sets.values() for task in own)
+    assert {task.task_id for task in sets["reserved"]} == {
+        task.task_id for task in known.values() if is_held_out(task)
+    }
