@@ -6,9 +6,10 @@ An arm is what runs that differ in nothing but their seed have in common. Read a
 05 takes of its eval tasks, before the first step and at the last evaluation that every run has reached, also
 of runs that were stopped behind it; others are named and left out. Of each task, as means over seeds:
 pass@1, pass@8, and distinct outputs among the first 8, of conversations by their last answers; intervals
-(95%) by bootstrap over tasks. The smallest effect is what would have been found in four of five repetitions: 1.43 times half the width of the interval.
-Hours are of the steps up to that evaluation, without the engine's start and evaluations: where runs share a
-GPU, divide them among themselves. Tokens are those that were trained on, prompts included.
+(95%) by bootstrap over tasks. The smallest effect is what would have been found in four of five repetitions:
+1.43 times half the width of the interval. Hours are of the steps up to that evaluation, without the engine's
+start and evaluations: where runs share a GPU, divide them among themselves. Tokens are those that were
+trained on, prompts included.
 """
 
 import argparse
