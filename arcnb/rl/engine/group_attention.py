@@ -1,7 +1,7 @@
 """vLLM's flash attention, with what running sequences share of their prompts read once a step.
 
 vLLM imports this in the engine's process, see `arcnb.rl.engine.options.group_attention`; written for vLLM
-0.23 on CUDA and its first model runner. In every decoding step each of k sequences of one prompt reads the
+0.23 and 0.26 on CUDA, and its first model runner. In every decoding step each of k sequences of one prompt reads the
 prompt's keys and values anew. vLLM's own cascade attention reads once what all running sequences share, but
 cannot be part of a CUDA graph, which costs what it gains.
 
@@ -16,6 +16,7 @@ buffers of fixed place; a sequence that shares nothing is a run with an empty fi
 Steps that read a prompt go the ordinary way. The result is ordinary attention's up to the order of sums.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -187,6 +188,16 @@ def _kept(buffer: torch.Tensor, schedule: torch.Tensor) -> torch.Tensor:
     return buffer[:n]
 
 
+def keys_and_values(cache: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Keys and values, each [blocks, tokens a block, heads, width], of a layer's cache.
+
+    vLLM 0.23 has a dimension for the two, 0.26 has them behind each other in the last one.
+    """
+    if cache.dim() == 5:
+        return cache.unbind(1)
+    return cache.transpose(1, 2).chunk(2, dim=-1)
+
+
 class GroupAttentionImpl(FlashAttentionImpl):
     """Attention of a layer: in two parts where the step's metadata say so, else vLLM's own."""
 
@@ -209,7 +220,7 @@ class GroupAttentionImpl(FlashAttentionImpl):
                 layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named
             )
         n = attn_metadata.num_actual_tokens
-        cache = [flash_attn.canonicalize_singleton_dim_strides(part) for part in kv_cache.unbind(1)]
+        cache = [flash_attn.canonicalize_singleton_dim_strides(part) for part in keys_and_values(kv_cache)]
         prefix, prefix_lse = self._part(
             query[:n],
             cache,

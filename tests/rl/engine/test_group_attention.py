@@ -118,12 +118,14 @@ def runs(split) -> list[tuple[int, int]]:
     return [(size, shared) for size, shared in zip(n, split.prefix_lens.tolist(), strict=True) if size]
 
 
-def outputs(impl, metadata, seed=1):
-    """Of the attention in two parts, and of ordinary attention."""
+def outputs(impl, metadata, seed=1, together=False):
+    """Of the attention in two parts, and of ordinary attention. together: keys and values of a token lie
+    behind each other."""
     draw = torch.Generator().manual_seed(seed)
     cache = torch.randn(N_CACHE, 2, BLOCK, KV_HEADS, WIDTH, generator=draw)
+    given = torch.cat(cache.unbind(1), dim=-1).transpose(1, 2).contiguous() if together else cache
     query = torch.randn(metadata.num_actual_tokens, HEADS, WIDTH, generator=draw)
-    ours = impl.forward(None, query, None, None, cache, metadata, torch.zeros_like(query))
+    ours = impl.forward(None, query, None, None, given, metadata, torch.zeros_like(query))
     plain, _ = paged(
         query,
         *cache.unbind(1),
@@ -138,15 +140,16 @@ def outputs(impl, metadata, seed=1):
     return ours, plain
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["vllm 0.23", "vllm 0.26"])
 @pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("common", [256, 400])
-def test_a_common_prompt_read_once_gives_ordinary_attention(parts, common, padding):
+def test_a_common_prompt_read_once_gives_ordinary_attention(parts, common, padding, together):
     builder, impl = parts
     step = decoding((common, [common + 1, common + 16, common + 17, common + 300]), padding=padding)
     metadata = builder.build(0, step)
     assert runs(metadata.split) == [(4, common)] + [(1, 0)] * padding
     assert metadata.split.suffix_lens.tolist() == [1, 16, 17, 300] + [0] * padding
-    ours, plain = outputs(impl, metadata)
+    ours, plain = outputs(impl, metadata, together=together)
     assert torch.allclose(ours[:4], plain[:4], atol=1e-5)
 
 
