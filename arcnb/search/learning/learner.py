@@ -174,7 +174,8 @@ class LoraLearner:
             self._set_weights(start, seed)
             prepared = time.monotonic()
             with self._cast():
-                losses = self._train(self._taught(rows), stop)
+                taught = self._taught(rows, stop)
+                losses = None if taught is None else self._train(taught, stop)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -296,11 +297,15 @@ class LoraLearner:
             total += add_answer_gradients(self._net.get_base_model(), batch, n_answer, teacher)
         return total
 
-    def _taught(self, rows: Sequence[dict]) -> list[dict]:
+    def _taught(self, rows: Sequence[dict], stop: Callable[[], bool]) -> list[dict] | None:
         """The rows; those with "told" have in its place "teacher", (n, width), on the CPU: the hidden states
-        of the model, as it is before the training, in front of the labelled tokens there."""
+        of the model, as it is before the training, in front of the labelled tokens there. None when it was
+        stopped."""
         told = [row["told"] for row in rows if "told" in row]
-        states = iter(self._of_rows(told, answer_states))
+        states = self._of_rows(told, answer_states, stop)
+        if states is None:
+            return None
+        states = iter(states)
         return [row | {"teacher": next(states)} if "told" in row else row for row in rows]
 
     def _teacher(self, part: list[dict]):
@@ -315,12 +320,17 @@ class LoraLearner:
         has = torch.tensor(["teacher" in row for row in part]).repeat_interleave(torch.tensor(counts))
         return torch.cat([states.to(blank[0].dtype) for states in blank]), has
 
-    def _of_rows(self, rows: list[dict], measure: Callable) -> list:
-        """Of each row what `measure(model, batch)` says of its labelled tokens, (n, ...), on the CPU."""
+    def _of_rows(
+        self, rows: list[dict], measure: Callable, stop: Callable[[], bool] = lambda: False
+    ) -> list | None:
+        """Of each row what `measure(model, batch)` says of its labelled tokens, (n, ...), on the CPU; None
+        when it was stopped, which is asked before every pass."""
 
-        def measured(rows: list[dict]) -> list:
+        def measured(rows: list[dict]) -> list | None:
             found = [None] * len(rows)
             for part in self._size.parts(rows):
+                if stop():
+                    return None
                 values = measure(self._net.get_base_model(), self._collate(part)).cpu()
                 for row, own in zip(part, values.split([n_labels(row) for row in part]), strict=True):
                     found[row["place"]] = own

@@ -289,6 +289,17 @@ def test_a_teacher_that_is_not_finite_is_an_error(tmp_path, small_model, monkeyp
         learner.learn([own | {"told": told}], None, tmp_path / "a", 7)
 
 
+def test_the_passes_of_a_teacher_can_be_stopped(tmp_path, small_model, monkeypatch):
+    passes, states = [], answer_states
+    monkeypatch.setattr(learner_module, "answer_states", lambda *shown: passes.append(1) or states(*shown))
+    own, told = rows_of([20, 20])
+    with LoraLearner(small_model, replace(LORA, batch_tokens=20)) as learner:
+        stopped = learner.learn([own | {"told": told}] * 4, None, tmp_path / "a", 7, lambda: len(passes) > 1)
+    assert stopped is None
+    assert len(passes) == 2
+    assert not (tmp_path / "a").exists()
+
+
 def test_parts_hold_their_tokens_and_halve_down_to_single_rows():
     size, rows = PartSize(1000), rows_of([20, 24, 28, 32])
     seen = [size.tokens]
