@@ -60,6 +60,14 @@ class Engine:
     vllm_gpu_memory_utilization: float = option(
         0.85, "share of GPU memory that vLLM takes", within=SOME_SHARE, free=True
     )
+    kv_cache_gb: float = option(
+        0.0,
+        "vLLM's cache; 0: 2 GiB on a CPU, on a GPU what its share leaves. With a number several engines can "
+        "open on a GPU at once, and the share must only be free at the start",
+        "GiB",
+        within="[0, inf)",
+        free=True,
+    )
 
     def options(self, **more: Any) -> EngineOptions:
         """more: fields of EngineOptions that the tasks or the adapters decide."""

@@ -40,7 +40,6 @@ class InferenceEngine(Engine):
     enforce_eager: bool | None = option(
         None, "no compilation, no CUDA graphs; None: on a CPU only", free=True
     )
-    cpu_kv_cache_gb: float = option(2.0, "vLLM's cache on a CPU", "GiB", within=POSITIVE, free=True)
     server_urls: str = option("", "for backend=server: base URLs, separated by commas", free=True)
     server_model: str | None = option(None, "the model's name on the servers; None: the first they list")
     server_concurrency: int = option(64, "completions in flight a server", within=COUNT, free=True)

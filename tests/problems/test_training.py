@@ -333,6 +333,9 @@ def test_memory_says_no_to_what_cannot_fit():
     with pytest.raises(ArcnbError, match="each training GPU"):
         check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 32.0)
     check_fit("7B", shape_of("Qwen2.5-7B"), replace(beside, processes=1, zero3=False), 80.0)
+    table = estimate(large, replace(beside, colocated_cache=4.0), 80.0)
+    (engine,) = table[table.what == "vLLM beside it"]["GiB"]
+    assert engine == pytest.approx(2 * large.parameters / 2**30 + 4, abs=0.01)
     one, seven = (estimate(large, layout(processes=n), 80.0) for n in (1, 7))
     weights = [table[table.what == "weights"]["GiB"].iloc[0] for table in (one, seven)]
     assert weights[0] == pytest.approx(7 * weights[1], rel=0.01)

@@ -39,7 +39,13 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
     weights = weight_bytes(model) * (_BYTES_IN_4BIT if options.load_in_4bit else 1) / n_gpus
     cache = cache_bytes_per_token(model) / n_gpus
     part = share * gpu.total
-    room = _HEADROOM * part - weights
+    given = options.kv_cache_gb * GIB
+    room = given or _HEADROOM * part - weights
+    if given and weights + given > gpu.free:
+        return (
+            f"the weights and kv_cache_gb={options.kv_cache_gb:g} need {(weights + given) / GIB:.1f} GiB, "
+            f"but only {gpu.free / GIB:.1f} GiB of GPU {gpu.index} are free; lower it"
+        )
     if room <= 0:
         needed = weights / _HEADROOM / gpu.total
         remedy = (
@@ -50,6 +56,11 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
         return (
             f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and vllm_gpu_memory_utilization "
             f"{share} gives {part / GIB:.1f} GiB for everything; {remedy}"
+        )
+    if given and cache * context > given:
+        return (
+            f"one sequence of max_length {context} needs {cache * context / GIB:.1f} GiB of cache, and "
+            f"kv_cache_gb is {options.kv_cache_gb:g}; raise it"
         )
     if cache * context > room:
         longest = int(room / cache) // 256 * 256

@@ -27,7 +27,8 @@ class Layout:
     """How a run is spread out. rank: of the LoRA; 0: full fine-tuning. processes: GPUs of training.
 
     batch: completions that a GPU trains at once. prompt, completion, context: tokens. server_share: of a
-    server GPU's memory that vLLM takes; None: no server. colocated_share: what vLLM takes beside training.
+    server GPU's memory that vLLM takes; None: no server. colocated_share: what vLLM takes beside training;
+    colocated_cache, in GiB: it takes its weights and this instead.
     checkpointing: activations are computed twice.
     """
 
@@ -41,6 +42,7 @@ class Layout:
     server_share: float | None = None
     checkpointing: bool = True
     colocated_share: float = 0.0
+    colocated_cache: float = 0.0
 
 
 def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
@@ -102,7 +104,9 @@ def check_fit(model: str, shape: Shape, layout: Layout, gpu_gib: float) -> None:
 def _sides(shape: Shape, layout: Layout, gpu_gib: float):
     sizes = training_bytes(shape, layout)
     sizes["overhead"] = 0.1 * sum(sizes.values()) + 2 * GIB
-    if layout.colocated_share:
+    if layout.colocated_cache:
+        sizes["vLLM beside it"] = 2 * shape.parameters + layout.colocated_cache * GIB
+    elif layout.colocated_share:
         sizes["vLLM beside it"] = layout.colocated_share * gpu_gib * GIB
     yield "training", sizes, gpu_gib
     if layout.server_share is not None:

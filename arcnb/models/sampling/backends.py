@@ -111,6 +111,9 @@ class Completion:
     token_logprobs: Sequence[float] | None = None
 
 
+CPU_CACHE_GB = 2.0
+
+
 @dataclass(frozen=True)
 class EngineOptions:
     """What the engine is started with; each backend uses what concerns it.
@@ -126,7 +129,9 @@ class EngineOptions:
     block_size: tokens of a block of vLLM's cache (None: its own choice); large ones are fewer to hash.
     load_format: "dummy" takes random weights (benchmarks). max_lora_rank: None takes the adapter's rank.
     max_loras: adapters that vLLM applies in one batch, see `Request.adapter`.
-    cpu_kv_cache_gb: GiB for vLLM's cache on a CPU.
+    kv_cache_gb: GiB for vLLM's cache; 0: CPU_CACHE_GB on a CPU, on a GPU what its share of memory leaves.
+    With a number vLLM measures no free memory, so that several engines can open on a GPU at once; the share
+    is then only what must be free at the start.
     server_urls: addresses of running vLLM servers; server_model: the name they serve the model under (None:
     the first they list); server_concurrency: completions in flight per server; server_timeout: seconds that
     one completion may take.
@@ -145,7 +150,7 @@ class EngineOptions:
     load_format: str = "auto"
     max_lora_rank: int | None = None
     max_loras: int = 1
-    cpu_kv_cache_gb: float = 2.0
+    kv_cache_gb: float = 0.0
     server_urls: tuple[str, ...] = field(default=("http://localhost:8000",))
     server_model: str | None = None
     server_concurrency: int = 64

@@ -23,7 +23,7 @@ from arcnb.machine.starts import tried_again
 from arcnb.models.lora.precision import four_bits_problem
 from arcnb.models.memory.fitting import memory_advice, memory_problem, share_of_memory, weight_bytes
 from arcnb.models.registry import ModelPath
-from arcnb.models.sampling.backends import EngineOptions
+from arcnb.models.sampling.backends import CPU_CACHE_GB, EngineOptions
 from arcnb.models.sampling.engine_guard import MARK_VARIABLE, folder_of, kill_marked, start_guard
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.engine_spawn import spawning
@@ -282,12 +282,13 @@ def llm_arguments(settings: EngineSettings) -> dict:
         # A seeded request whose prompt is read in parts kills the worker there: vllm turns the random
         # generator back then, and torch's generator for CPUs cannot do that ("does not use offset").
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(settings.context, 2048)}
-        arguments["kv_cache_memory_bytes"] = int(options.cpu_kv_cache_gb * 2**30)
         if options.tensor_parallel_size == 1:
             arguments["distributed_executor_backend"] = _CPU_EXECUTOR
     elif not arguments["enforce_eager"] and is_small(settings.model.folder):
         # Batches are padded up to the next size, which costs a small model nothing to speak of.
         arguments["compilation_config"] = {"cudagraph_capture_sizes": list(_GRAPH_SIZES)}
+    if cache := options.kv_cache_gb or (CPU_CACHE_GB if on_cpu() else 0.0):
+        arguments["kv_cache_memory_bytes"] = int(cache * 2**30)
     if options.load_in_4bit:
         arguments["quantization"] = "bitsandbytes"
     if settings.max_rank:
@@ -334,4 +335,4 @@ def _set_environment(options: EngineOptions) -> None:
 
 
 def _cpu_advice(options: EngineOptions) -> str:
-    return f"cpu_kv_cache_gb is {options.cpu_kv_cache_gb}, max_length {options.max_model_len}"
+    return f"kv_cache_gb is {options.kv_cache_gb or CPU_CACHE_GB:g}, max_length {options.max_model_len}"

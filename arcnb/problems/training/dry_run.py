@@ -63,6 +63,7 @@ def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence
         share if plan.by_server else None,
         settings["gradient_checkpointing"],
         plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING) if plan.colocated else 0.0,
+        plan.vllm.kv_cache_gb,
     )
     memory = _memory(plan, folder, layout)
     commands = []

@@ -69,6 +69,7 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
         "vllm_group_attention=True": plan.vllm.group_attention,
         "vllm_shared_weights=True": plan.vllm.shared_weights,
         f"vllm_kv_cache_dtype={plan.vllm.kv_cache_dtype!r}": plan.vllm.kv_cache_dtype != "auto",
+        f"vllm_kv_cache_gb={plan.vllm.kv_cache_gb:g}": plan.vllm.kv_cache_gb,
         "load_in_4bit=True": plan.load_in_4bit,
     }
     for setting, asked in needs_gpu.items():
@@ -121,7 +122,11 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
 
     share = plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING)
     whole = plan.trainer == "trl"
-    engine = EngineOptions(gpu_memory_utilization=share, load_in_4bit=plan.load_in_4bit and not whole)
+    engine = EngineOptions(
+        gpu_memory_utilization=share,
+        load_in_4bit=plan.load_in_4bit and not whole,
+        kv_cache_gb=plan.vllm.kv_cache_gb,
+    )
     problem = memory_problem(model.folder, context_of(plan, model), engine)
     if problem is None:
         return None
@@ -130,4 +135,4 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
 
 def _by_our_names(problem: str) -> str:
     """A sentence about an engine's options with the parameters of a GRPO run."""
-    return re.sub(r"\btensor_parallel_size\b", "vllm_tensor_parallel_size", problem)
+    return re.sub(r"\b(tensor_parallel_size|kv_cache_gb)\b", r"vllm_\1", problem)

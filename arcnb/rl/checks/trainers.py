@@ -68,6 +68,7 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
     }
     for name, reasons in wrong.items():
         yield from conflicts({f"vllm_{name}=True": getattr(plan.vllm, name)}, reasons)
+    yield from conflicts({f"vllm_kv_cache_gb={plan.vllm.kv_cache_gb:g}": plan.vllm.kv_cache_gb}, elsewhere)
 
 
 def _shared_prompt(plan: GrpoPlan) -> Iterator[str]:

@@ -44,7 +44,7 @@ class CpuGeneration(VLLMGeneration):
         options = EngineOptions(
             max_model_len=self.max_model_length,
             max_num_seqs=self.max_num_seqs,
-            cpu_kv_cache_gb=_cache_gb(self._source, self.max_num_seqs, self.max_model_length),
+            kv_cache_gb=_cache_gb(self._source, self.max_num_seqs, self.max_model_length),
             max_lora_rank=self.adapter_rank or None,
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
@@ -113,7 +113,7 @@ def _cache_gb(model: Path, sequences: int, tokens: int) -> float:
     """GiB in which so many sequences of that length have their keys and values, in whole blocks of 128
     tokens, at 32 bit: none has to wait for another's to end."""
     bytes_ = sequences * 2 * cache_bytes_per_token(model) * (tokens + 128)
-    return bytes_ / 2**30 or EngineOptions.cpu_kv_cache_gb
+    return bytes_ / 2**30  # 0, where nobody knows: the engine's default
 
 
 @contextmanager

@@ -124,6 +124,14 @@ class Vllm:
         "differs a little",
         within=("auto", "fp8"),
     )
+    kv_cache_gb: float = option(
+        0.0,
+        "vLLM's cache; 0: what vllm_gpu_memory_utilization leaves. With a number several runs can start on a "
+        "GPU at once, and that share must only be free at the start",
+        "GiB",
+        within="[0, inf)",
+        free=True,
+    )
     group_attention: bool = option(
         False, "vLLM reads a prompt once a token for all completions of it; for long prompts", free=True
     )

@@ -15,6 +15,7 @@ from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.starts import free_port
 from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.memory.shape import GIB
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.vllm_engine import room_for_adapters
 from arcnb.models.training.log import logged_as, metrics_log, stop_printing
@@ -261,6 +262,8 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
         engine["dtype"] = "float16"
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
+    if plan.vllm.kv_cache_gb:
+        engine["kv_cache_memory_bytes"] = int(plan.vllm.kv_cache_gb * GIB)
     if rank:
         engine |= room_for_adapters(rank)
     if plan.colocated and not on_cpu:

@@ -54,7 +54,7 @@ def make_server(embedded_tokenizer):
 
 @pytest.fixture(scope="module", params=NAMES)
 def backend(request, tiny, make_server):
-    options = EngineOptions(max_num_seqs=32, dtype="float32", max_lora_rank=8, max_loras=2, cpu_kv_cache_gb=1)
+    options = EngineOptions(max_num_seqs=32, dtype="float32", max_lora_rank=8, max_loras=2, kv_cache_gb=1)
     if request.param == "server":
         options = EngineOptions(server_urls=(make_server().url,), server_concurrency=8)
     with open_backend(request.param, tiny, options=options, announce=lambda line: None) as backend:
@@ -264,7 +264,7 @@ def merged(tiny, adapter, tmp_path_factory):
     this process, such as a trainer's: vllm then remembers an environment in which engines share it."""
     envs = pytest.importorskip("vllm.envs")
     log = tmp_path_factory.mktemp("engine") / "engine.log"
-    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", cpu_kv_cache_gb=1, log=log)
+    options = EngineOptions(max_model_len=256, max_num_seqs=4, dtype="float32", kv_cache_gb=1, log=log)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCNB_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")

@@ -163,6 +163,21 @@ def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
     assert memory_problem(tiny.folder, limit, EngineOptions(gpu_memory_utilization=0.5)) is None
 
 
+def test_a_cache_of_a_size_needs_room_beside_the_weights_and_for_a_sequence(tiny, h200, monkeypatch):
+    monkeypatch.setattr(fitting, "weight_bytes", lambda model: 16 * GIB)
+    monkeypatch.setattr(fitting, "cache_bytes_per_token", lambda model: GIB >> 10)
+
+    def problem(cache, context=1024):
+        asked = EngineOptions(gpu_memory_utilization=0.05, kv_cache_gb=cache)
+        return memory_problem(tiny.folder, context, asked)
+
+    assert problem(4) is None, "whatever the share, 7 GiB here, is for"
+    assert "raise it to 0.13" in problem(0)
+    assert "kv_cache_gb is 4; raise it" in problem(4, 5 << 10)
+    h200(18)
+    assert "need 20.0 GiB, but only 18.0 GiB of GPU 0 are free; lower it" in problem(4)
+
+
 def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
     monkeypatch.setattr(fitting, "weight_bytes", lambda model: 60 * GIB)
     assert "raise it to 0.48" in memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.3))
@@ -270,6 +285,16 @@ def test_a_processor_that_is_slow_at_bfloat16_computes_in_float32(
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(dtype=asked))
     assert vllm_engine.llm_arguments(settings)["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_cpu", "given"), [(0, False, None), (0, True, 2), (3.5, False, 3.5), (3.5, True, 3.5)]
+)
+def test_the_size_of_the_cache(monkeypatch, tmp_path, asked, on_cpu, given):
+    monkeypatch.setattr(vllm_engine, "on_cpu", lambda: on_cpu)
+    settings = EngineSettings(ModelPath("some", tmp_path), 4096, 0, EngineOptions(kv_cache_gb=asked))
+    found = vllm_engine.llm_arguments(settings).get("kv_cache_memory_bytes")
+    assert found == (given and given * GIB)
 
 
 def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch, tmp_path):

@@ -141,6 +141,7 @@ class Opened(Exception):
     [
         ({}, {"quantization": None}),
         ({"vllm_kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8"}),
+        ({"vllm_kv_cache_gb": 1.5}, {"kv_cache_memory_bytes": 3 << 29}),
         ({"load_in_4bit": True}, {"quantization": None}),
     ],
     ids=str,
@@ -164,7 +165,8 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
         os.environ.clear()
         os.environ.update(before)
     assert opened.value.args[0] == opened.value.args[0] | expected
-    assert ("kv_cache_dtype" in opened.value.args[0]) == ("kv_cache_dtype" in expected)
+    for name in ("kv_cache_dtype", "kv_cache_memory_bytes"):
+        assert (name in opened.value.args[0]) == (name in expected)
     assert vllm_generation.LLM is asked
 
 
@@ -173,6 +175,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
     [
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
         ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
+        ({"vllm_kv_cache_gb": 1.5}, "vllm_kv_cache_gb=1.5 does not go with use_vllm=False"),
         ({"vllm_group_attention": True}, "vllm_group_attention=True does not go with use_vllm=False"),
         (
             {"vllm_group_attention": True, "trainer": "unsloth"},
