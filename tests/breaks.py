@@ -251,13 +251,30 @@ BREAKS: list[Break] = [
         ),
     ),
     Break(
-        "Feedback makes likelier what the teacher finds likelier",
+        "A model comes to what its teacher would write",
         "arcnb/search/learning/loss.py",
-        "gap = (log_probs + surprise.detach()).clamp(-MOST, MOST)",
-        "gap = (log_probs - surprise.detach()).clamp(-MOST, MOST)",
+        "return (own.exp() * (own - other)).sum(-1)",
+        "return (own.exp() * (other - own)).sum(-1)",
         (
-            "tests/search/learning/test_learner.py::test_a_teacher_s_gradient_is_that_of_its_log_probabilities_times_the_gap",
+            "tests/search/learning/test_learner.py::test_a_teacher_s_gradient_is_that_of_the_divergence_from_its_distribution",
+            "tests/search/learning/test_learner.py::test_an_answer_with_a_teacher_comes_to_what_the_model_made_of_it_there",
         ),
+    ),
+    Break(
+        "A teacher that makes right answers less likely is left out of a search",
+        "arcnb/search/learning/search_and_learn.py",
+        "if gain is None or gain <= 0:",
+        "if gain is None:",
+        (
+            "tests/search/learning/test_search_and_learn.py::test_a_teacher_that_knows_no_more_is_left_out_and_said",
+        ),
+    ),
+    Break(
+        "A teacher that makes right answers less likely counts for nothing in GRPO",
+        "arcnb/rl/trainer/crediting.py",
+        "weight = plan.self_teacher if gain > 0 else 0.0",
+        "weight = plan.self_teacher",
+        ("tests/rl/trainer/test_self_teacher.py::test_tokens_are_worth_what_feedback_makes_them_likelier",),
     ),
     Break(
         "Feedback is silent on answers that fail on test pairs alone",
