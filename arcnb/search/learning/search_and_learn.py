@@ -307,7 +307,9 @@ class SearchAndLearn:
         """Leaves out what a teacher says that knows no more than the model; facts for the journal."""
         if not learned.n_taught:
             return {}
+        since = time.monotonic()
         gain = self.learner.teacher_gain(learned.probes, start, seed) if learned.probes else None
+        self.report.learning_seconds += time.monotonic() - since
         if gain is None or gain <= 0:
             learned.leave_out_taught("teacher knows no more")
             found = "there are no right answers to try it on"

@@ -185,6 +185,7 @@ def test_a_teacher_that_knows_no_more_is_left_out_and_said(tmp_path, search, les
     trained = lessons == "both"
     assert (line["rows"] > 0) == (report.trainings == 1) == bool(line["adapter"]) == trained
     assert training_steps(tmp_path / "s")[0]["teacher_gain"] == gain
+    assert line["learning_seconds"] > 0, "the trial counts as well"
 
 
 def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path, search, monkeypatch):
