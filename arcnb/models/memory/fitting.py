@@ -38,14 +38,10 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
         return problem
     weights = weight_bytes(model) * (_BYTES_IN_4BIT if options.load_in_4bit else 1) / n_gpus
     cache = cache_bytes_per_token(model) / n_gpus
+    if options.kv_cache_gb:
+        return _cache_problem(options.kv_cache_gb, weights, cache * context, context, gpu)
     part = share * gpu.total
-    given = options.kv_cache_gb * GIB
-    room = given or _HEADROOM * part - weights
-    if given and weights + given > gpu.free:
-        return (
-            f"the weights and kv_cache_gb={options.kv_cache_gb:g} need {(weights + given) / GIB:.1f} GiB, "
-            f"but only {gpu.free / GIB:.1f} GiB of GPU {gpu.index} are free; lower it"
-        )
+    room = _HEADROOM * part - weights
     if room <= 0:
         needed = weights / _HEADROOM / gpu.total
         remedy = (
@@ -57,17 +53,27 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
             f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and vllm_gpu_memory_utilization "
             f"{share} gives {part / GIB:.1f} GiB for everything; {remedy}"
         )
-    if given and cache * context > given:
-        return (
-            f"one sequence of max_length {context} needs {cache * context / GIB:.1f} GiB of cache, and "
-            f"kv_cache_gb is {options.kv_cache_gb:g}; raise it"
-        )
     if cache * context > room:
         longest = int(room / cache) // 256 * 256
         return (
             f"one sequence of max_length {context} needs {cache * context / GIB:.1f} GiB of cache, and "
             f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; "
             f"lower max_length to {longest}"
+        )
+    return None
+
+
+def _cache_problem(given: float, weights: float, needed: float, context: int, gpu: Gpu) -> str | None:
+    """Why a cache of `given` GiB does not do beside the weights, or for one sequence; both in bytes."""
+    if weights + given * GIB > gpu.free:
+        return (
+            f"the weights and kv_cache_gb={given:g} need {weights / GIB + given:.1f} GiB, but only "
+            f"{gpu.free / GIB:.1f} GiB of GPU {gpu.index} are free; lower it"
+        )
+    if needed > given * GIB:
+        return (
+            f"one sequence of max_length {context} needs {needed / GIB:.1f} GiB of cache, and kv_cache_gb is "
+            f"{given:g}; raise it"
         )
     return None
 

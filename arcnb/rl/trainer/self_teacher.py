@@ -48,15 +48,11 @@ def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int)
         return ids if len(ids) <= longest else None
 
     failed = [told(one) for one in made]
-    asked = [tuple(prompt_ids(tokenizer, book.asked(one, {}))) for one in made]
     of_prompt: dict[tuple, list[int]] = {}
-    for prompt, ids in zip(asked, failed, strict=True):
+    for one, ids in zip(made, failed, strict=True):
         if ids:
-            of_prompt.setdefault(prompt, ids)
-    right = [
-        of_prompt.get(prompt) if one.train_is_correct else None
-        for one, prompt in zip(made, asked, strict=True)
-    ]
+            of_prompt.setdefault((one.task_id, one.view), ids)
+    right = [of_prompt.get((one.task_id, one.view)) if one.train_is_correct else None for one in made]
     return Told(failed, right)
 
 

@@ -214,10 +214,9 @@ class LoraLearner:
         """
         self._set_weights(start, seed)
         with self._cast():
-            kinds = ([row["told"] for row in probes], list(probes))
             told, own = (
                 sum(float(one.double().sum()) for one in self._of_rows(rows, answer_log_probs))
-                for rows in kinds
+                for rows in ([row["told"] for row in probes], probes)
             )
         return (told - own) / sum(map(n_labels, probes))
 
@@ -270,7 +269,7 @@ class LoraLearner:
                 return None
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
-            losses.append(self._step_loss(step))
+            losses.append(self._within_memory(step, self._add_gradients))
             norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -283,11 +282,8 @@ class LoraLearner:
             raise ArcnbError("the adapter's weights are not finite")
         return values[: len(losses)].tolist()
 
-    def _step_loss(self, rows: list[dict]):
-        """Adds the gradients of one optimizer step, in parts that memory holds; its loss, as a tensor."""
-        return self._within_memory(rows, self._add_gradients)
-
     def _add_gradients(self, rows: list[dict]):
+        """Adds those of one optimizer step; its loss, as a tensor."""
         import torch
 
         n_answer = sum(map(n_labels, rows))
@@ -321,7 +317,7 @@ class LoraLearner:
         return torch.cat([states.to(blank[0].dtype) for states in blank]), has
 
     def _of_rows(
-        self, rows: list[dict], measure: Callable, stop: Callable[[], bool] = lambda: False
+        self, rows: Sequence[dict], measure: Callable, stop: Callable[[], bool] = lambda: False
     ) -> list | None:
         """Of each row what `measure(model, batch)` says of its labelled tokens, (n, ...), on the CPU; None
         when it was stopped, which is asked before every pass."""

@@ -67,7 +67,7 @@ def feedback_rows(
             made.dropped["not among the closest"] += len(failed) - settings.answers_per_task
             failed = failed[-settings.answers_per_task :]
         chosen += failed
-        right |= {_asked_key(one): one for one in drawn if one.train_is_correct}
+        right |= {(one.task_id, one.view): one for one in drawn if one.train_is_correct}
     chosen.sort(key=recorded_closeness)
     for one in chosen:
         asked, told = (prompt_ids(tokenizer, prompt) for prompt in (book.asked(one, {}), book.told(one)))
@@ -76,22 +76,12 @@ def feedback_rows(
             made.dropped["row too long"] += 1
             continue
         made.rows.append(taught_row(asked, told, answer))
-        if solved := right.get(_asked_key(one)):
+        if solved := right.get((one.task_id, one.view)):
             answer = answer_ids(tokenizer, solved.completion)
             if max(len(asked), len(told)) + len(answer) <= max_tokens:
                 made.probes.append(taught_row(asked, told, answer))
     made.probes = made.probes[-PROBES:]
     return made
-
-
-def _asked_key(prediction: Prediction) -> tuple:
-    """What the predictions of one prompt have in common."""
-    return (
-        prediction.task_id,
-        prediction.augmentation,
-        tuple(prediction.pair_order),
-        prediction.test_index,
-    )
 
 
 def _failed(
@@ -100,7 +90,7 @@ def _failed(
     """The answers that feedback can be given on, each once."""
     seen: set[tuple] = set()
     for one in predictions:
-        key = (_asked_key(one), one.completion)
+        key = (one.task_id, one.view, one.completion)
         if reason := book.nothing_to_tell(one):
             dropped[reason] += 1
         elif key in seen:
