@@ -8,8 +8,8 @@ of runs that were stopped behind it; others are named and left out. Of each task
 pass@1, pass@8, and distinct outputs among the first 8, of conversations by their last answers; intervals
 (95%) by bootstrap over tasks. The smallest effect is what would have been found in four of five repetitions:
 1.43 times half the width of the interval. Hours are of the steps up to that evaluation, without the engine's
-start and evaluations: where runs share a GPU, divide them among themselves. Tokens are those that were
-trained on, prompts included.
+start and evaluations: where runs share a GPU, divide them among themselves. Tokens are those that the
+model wrote to train on.
 """
 
 import argparse
@@ -59,6 +59,12 @@ def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
     return found
 
 
+def answers_at_once(parameters: dict) -> int:
+    """Answers, or conversations, that a run samples for its next steps."""
+    each_step = parameters["prompts_per_step"] * parameters["num_generations"]
+    return each_step * (parameters.get("trl.steps_per_generation") or 1)
+
+
 def values(runs: list[dict], step: int, tasks: list[str]) -> np.ndarray:
     """(measures, n_tasks) means over runs."""
     return np.mean([[run["found"][step][task] for task in tasks] for run in runs], axis=0).T
@@ -71,9 +77,12 @@ def read_runs(folders: list[Path], step: int | None) -> tuple[dict[str, list[dic
         manifest = json.loads((folder / "manifest.json").read_text())
         found = measured(folder) if (folder / "held_out").is_dir() else {}
         rows = read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else []
-        times = [row["step_time"] for row in rows if "step_time" in row]
-        tokens = [row["num_tokens"] for row in rows if "step_time" in row]
         parameters = {name: value for name, value in manifest["parameters"].items() if name != "seed"}
+        steps = [row for row in rows if "step_time" in row]
+        times = [row["step_time"] for row in steps]
+        # a step that trains on samples of an earlier one has no length of its own
+        lengths = [row.get("completions/mean_length", 0) for row in steps]
+        tokens = np.cumsum(lengths) * answers_at_once(parameters)
         one = {"manifest": manifest, "found": found, "times": times, "tokens": tokens}
         runs.append(one | {"folder": folder, "arm": json.dumps(parameters, sort_keys=True)})
     begun = [run for run in runs if len(run["found"]) > 1]

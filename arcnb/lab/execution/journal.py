@@ -35,7 +35,7 @@ class Console:
         self.n_cells = n_cells
         self.place = ""
         self.title = ""
-        self.started = self.printed = time.monotonic()
+        self.started = self.printed = self.told = time.monotonic()
 
     def cell(self, index: int, title: str) -> None:
         """The cell that starts now; index from 1."""
@@ -44,7 +44,7 @@ class Console:
             self._rewrite(self.place)
         elif title != self.title:
             print(self.place, file=self.stream, flush=True)
-            self.started = self.printed = time.monotonic()
+            self.started = self.printed = self.told = time.monotonic()
         self.title = title
 
     def progress(self, line: str) -> None:
@@ -53,9 +53,10 @@ class Console:
             self._rewrite(f"{self.place} · {line}")
             return
         now = time.monotonic()
-        if now - self.printed >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
+        # since the bar's own last line: signs of life in between must not take its turn
+        if now - self.told >= max(LINE_SECONDS, min(60.0, (now - self.started) / 20)):
             print(f"{self.place} · {line}", file=self.stream, flush=True)
-            self.printed = now
+            self.printed = self.told = now
 
     def still_there(self) -> None:
         """A line of a log where the cell has said nothing for a minute: some schedulers take silence for

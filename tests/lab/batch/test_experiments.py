@@ -1,5 +1,7 @@
-"""The files of bench/experiments fit their notebooks."""
+"""The files of bench/experiments fit their notebooks, and its tables count what they say."""
 
+import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,20 @@ def test_the_tasks_are_whole_and_apart():
     assert {task.task_id for task in sets["reserved"]} == {
         task.task_id for task in known.values() if is_held_out(task)
     }
+
+
+def test_tokens_are_those_that_were_written(tmp_path, monkeypatch):
+    """Samples for two steps at once: the second writes none, and logs no length."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    per_hour = importlib.import_module("per_hour")
+    parameters = {"prompts_per_step": 2, "num_generations": 4, "trl.steps_per_generation": 2, "seed": 0}
+    (tmp_path / "manifest.json").write_text(json.dumps({"name": "lean.seed_0", "parameters": parameters}))
+    rows = [{"completions/mean_length": 10.0}, {}, {"completions/mean_length": 30.0}]
+    lines = [json.dumps({"step": step, "step_time": 1.0} | row) for step, row in enumerate(rows, 1)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(per_hour, "measured", lambda folder: {0: {}, 3: {}})
+    (tmp_path / "held_out").mkdir()
+    arms, step = per_hour.read_runs([tmp_path], None)
+    [[run]] = arms.values()
+    assert step == 3
+    assert run["tokens"].tolist() == [160, 160, 640]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import papermill
 import pytest
 from nbformat.sign import NotebookNotary
@@ -234,6 +235,24 @@ def test_a_cell_that_says_nothing_is_in_the_log_once_a_minute(notebook, monkeypa
     began = time.monotonic()
     assert cli.main(["run", str(notebook("# Load", "import time\ntime.sleep(1.5)"))]) == 0
     assert 1 <= capsys.readouterr().err.count("[5/5] Load · 0 min") <= (time.monotonic() - began) / 0.25
+
+
+@pytest.mark.parametrize("step_seconds", [7, 31, 59])
+def test_a_bar_is_in_the_log_also_after_hours(step_seconds, monkeypatch, capsys):
+    """Signs of life, every 10 seconds, do not take its turn."""
+    clock = 0.0
+    monkeypatch.setattr(journal.time, "monotonic", lambda: clock)
+    console = journal.Console(20)
+    console.cell(8, "2 · Train")
+    for second in range(1, 2 * 3600):
+        clock = float(second)
+        if second % 10 == 0:
+            console.still_there()
+        if second % step_seconds == 0:
+            console.progress(f"training: {second}")
+    steps = [int(line.split()[-1]) for line in capsys.readouterr().err.splitlines() if "training" in line]
+    assert max(np.diff(steps)) <= 60 + step_seconds
+    assert steps[-1] >= 2 * 3600 - 60 - 2 * step_seconds
 
 
 def test_a_cell_that_ignores_ctrl_c_is_killed_after_the_grace_time(notebook, start, runs_root):
