@@ -31,6 +31,7 @@ def test_the_recommended_profile_has_the_settings_of_its_experiment():
         "shared_prompt_tokens",
         "gradient_checkpointing",
         "vllm_gpu_memory_utilization",
+        "vllm_kv_cache_gb",
     }
     profile = yaml.safe_load((NOTEBOOKS / "profiles/grpo.yaml").read_text())["05_grpo"]
     for name in experiment.keys() - its_own:
