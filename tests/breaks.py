@@ -252,7 +252,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A model comes to what its teacher would write",
-        "arcnb/search/learning/loss.py",
+        "arcnb/search/learning/learner/loss.py",
         "return (own.exp() * (own - other)).sum(-1)",
         "return (own.exp() * (other - own)).sum(-1)",
         (

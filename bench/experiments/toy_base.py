@@ -16,7 +16,8 @@ from arcnb.models.merging import merged_model
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.rows import IGNORED
-from arcnb.search.learning.learner import LoraLearner, LoraSettings
+from arcnb.search.learning.learner.learner import LoraLearner
+from arcnb.search.learning.learner.settings import LoraSettings
 from arcnb.synth.ladder import ladder_task, ladder_tasks
 
 RUNGS = {"lines": [2.0**-rung for rung in range(1, 10)], "squares": [3.0**-rung for rung in range(1, 5)]}

@@ -30,7 +30,7 @@ from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
 from arcnb.programs.executor.service import usable_processors
 from arcnb.search.learning.budgets import Clock
-from arcnb.search.learning.learner import check_modules
+from arcnb.search.learning.learner.settings import check_modules
 from arcnb.search.learning.plan import LEARN, SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile

@@ -14,7 +14,7 @@ from arcnb.models.registry import adapter_name
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.learning.budgets import Budget
-from arcnb.search.learning.learner import LoraSettings
+from arcnb.search.learning.learner.settings import LoraSettings
 from arcnb.search.learning.lessons.feedback import FeedbackSettings
 from arcnb.search.learning.lessons.hindsight import HindsightSettings
 from arcnb.search.sampling.rounds import RoundPlan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arcnb.search.learning.journal import TIMES
-from arcnb.search.learning.learner import LearningReport
+from arcnb.search.learning.learner.learner import LearningReport
 from arcnb.search.learning.lessons.lessons import Learned
 from arcnb.search.sampling.report import InferenceReport
 

@@ -37,8 +37,10 @@ from arcnb.models.registry import ModelPath
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
 from arcnb.search.learning.journal import AdapterFolder, StepJournal
-from arcnb.search.learning.learner import LoraLearner, LoraSettings
+from arcnb.search.learning.learner.learner import LoraLearner
+from arcnb.search.learning.learner.settings import LoraSettings
 from arcnb.search.learning.lessons.lessons import Learned, Lessons
+from arcnb.search.learning.lessons.trial import TeacherTrial
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
@@ -278,19 +280,25 @@ class SearchAndLearn:
 
     def _trained(self, round_: int, group: int) -> dict | None:
         """Relabel, train, and show the engine the adapter; facts for the journal, None when time was up."""
-        since = time.monotonic()
-        learned = self._lesson(round_, group)
-        self.report.relabelling_seconds += time.monotonic() - since
         if self.learner is None:
             self.learner = self._open_learner(self.base, self.plan.lora)
             self.report.opening_seconds += self.learner.seconds
         start = self.current[group] if self.plan.rounds.keep_adapter else None
         seed = derive_seed(self.plan.seed, "adapter", self.groups[group][0].task_id)
-        folder = self.adapters.path(round_, group)
-        tried = self._try_teacher(learned, start, seed, f"round {round_}, group {group}")
+        trial = TeacherTrial(self.learner, start, seed)
+        since = time.monotonic()
+        learned = self._lesson(round_, group, trial)
+        self.report.relabelling_seconds += time.monotonic() - since - trial.seconds
+        self.report.learning_seconds += trial.seconds
         self.report.add_lessons(learned)
-        if tried and not learned.rows:
-            return {"adapter": None, "error": None, "rows": 0, "steps": 0, **tried}
+        tried = {"teacher_gain": trial.gain} if trial.made else {}
+        if trial.reason is not None:
+            note = f"round {round_}, group {group}: the teacher is left out, since {trial.reason}"
+            self.announce(note)
+            self.report.notes.append(note)
+            if not learned.rows:
+                return {"adapter": None, "error": None, "rows": 0, "steps": 0, **tried}
+        folder = self.adapters.path(round_, group)
         report = self.learner.learn(learned.rows, start, folder, seed, lambda: self.clock.is_up)
         if report is None:
             return None
@@ -303,24 +311,7 @@ class SearchAndLearn:
         values = {name: getattr(report, name) for name in names}
         return {"adapter": report.adapter.name, "error": None, **values, **tried}
 
-    def _try_teacher(self, learned: Learned, start: Path | None, seed: int, where: str) -> dict:
-        """Leaves out what a teacher says that knows no more than the model; facts for the journal."""
-        if not learned.n_taught:
-            return {}
-        since = time.monotonic()
-        gain = self.learner.teacher_gain(learned.probes, start, seed) if learned.probes else None
-        self.report.learning_seconds += time.monotonic() - since
-        if gain is None or gain <= 0:
-            learned.leave_out_taught("teacher knows no more")
-            found = "there are no right answers to try it on"
-            if gain is not None:
-                found = f"with what it reads, right answers are {-gain:.3f} nats a token less likely"
-            note = f"{where}: the teacher is left out, since {found}"
-            self.announce(note)
-            self.report.notes.append(note)
-        return {"teacher_gain": gain}
-
-    def _lesson(self, round_: int, group: int) -> Learned:
+    def _lesson(self, round_: int, group: int, trial: TeacherTrial) -> Learned:
         """What the group learns from; the new hindsight tasks are saved on the way."""
         tasks, rounds = self.groups[group], range(round_ + 1)
         histories = [(task, [self.states[task.task_id].rows(n) for n in rounds]) for task in tasks]
@@ -328,7 +319,7 @@ class SearchAndLearn:
         if self.plan.lessons == "demonstrations":
             self.engine.adapters.clear()
             self.engine.use_adapter(self.current[group])
-        learned = self.lessons.learned(histories, round_, order)
+        learned = self.lessons.learned(histories, round_, order, trial)
         if learned.new_tasks:
             path = self.folder / "hindsight" / f"{self.adapters.path(round_, group).name}.parquet"
             if self.journal.find("learn", round_, group):  # of a round that a smaller budget cut

@@ -8,7 +8,7 @@ from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.models.sft.rows import IGNORED
-from arcnb.search.learning.lessons.demonstrations import demonstration_rows
+from arcnb.search.learning.lessons.demonstrations import Demonstrations
 from arcnb.search.learning.lessons.hindsight import HindsightTask, learning_rows
 from tests.search.learning_engine import program, small_tasks
 
@@ -37,7 +37,7 @@ def tokenizer(small_model):
 
 @pytest.fixture
 def rows_of(tokenizer):
-    """rows_of(...) is (tasks, format, what was made)."""
+    """rows_of(...) is (tasks, format, probes, rows, dropped)."""
 
     def made(finish=None, seed=0, template="arc_code", max_tokens=4096):
         tasks = [
@@ -46,17 +46,18 @@ def rows_of(tokenizer):
         ]
         engine, form = Answering(tokenizer, finish or {}), prompt_format(template)
         told = {"seed": seed, "round_": 1, "max_tokens": max_tokens}
-        return tasks, form, demonstration_rows(tasks, engine, form, Sampling(), **told)
+        lesson = Demonstrations(tasks, tokenizer, form, **told)
+        return tasks, form, lesson.probes(), *lesson.rows(engine, Sampling())
 
     return made
 
 
 @pytest.mark.parametrize("template", ["arc_code", "coder"])
 def test_a_task_is_answered_anew_and_the_teacher_has_seen_its_program(rows_of, tokenizer, template):
-    tasks, form, made = rows_of(template=template)
-    assert (len(made.rows), made.dropped) == (3, {})
+    tasks, form, probes, rows, dropped = rows_of(template=template)
+    assert (len(rows), dropped) == (3, {})
     learned, _ = learning_rows(tasks, tokenizer, form, seed=0, round_=1, max_tokens=4096)
-    for row, probe, plain in zip(made.rows, made.probes, learned, strict=True):
+    for row, probe, plain in zip(rows, probes, learned, strict=True):
         n = sum(label != IGNORED for label in row["labels"])
         n_prompt = plain["labels"].count(IGNORED)
         assert row["input_ids"][:-n] == plain["input_ids"][:n_prompt], "as hindsight shows it"
@@ -71,10 +72,10 @@ def test_a_task_is_answered_anew_and_the_teacher_has_seen_its_program(rows_of, t
 
 
 def test_answers_are_drawn_by_seed_and_task_and_those_without_an_end_are_counted(rows_of):
-    first, again, other = (rows_of(seed=seed)[2].rows for seed in (0, 0, 1))
+    first, again, other = (rows_of(seed=seed)[3] for seed in (0, 0, 1))
     assert first == again != other
     assert len({tuple(row["input_ids"][-3:]) for row in first}) == 3
-    *_, made = rows_of(finish={"odd1/0": "length", "odd2/0": "skipped"})
-    assert (len(made.rows), made.dropped) == (1, {"cut off": 1, "row too long": 1})
-    *_, made = rows_of(max_tokens=50)
-    assert (made.rows, made.probes, made.dropped) == ([], [], {"row too long": 3})
+    *_, rows, dropped = rows_of(finish={"odd1/0": "length", "odd2/0": "skipped"})
+    assert (len(rows), dropped) == (1, {"cut off": 1, "row too long": 1})
+    *_, probes, rows, dropped = rows_of(max_tokens=50)
+    assert (probes, rows, dropped) == ([], [], {"row too long": 3})

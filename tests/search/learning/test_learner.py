@@ -23,10 +23,16 @@ from arcnb.models.embedded import embedded_model
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.memory.shape import Shape
 from arcnb.models.sft.rows import collator
-from arcnb.search.learning import learner as learner_module
-from arcnb.search.learning.learner import LoraLearner, LoraSettings
-from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs, answer_states, head_logits
-from arcnb.search.learning.memory import PartSize, padded_tokens
+from arcnb.search.learning.learner import learner as learner_module
+from arcnb.search.learning.learner.learner import LoraLearner
+from arcnb.search.learning.learner.loss import (
+    add_answer_gradients,
+    answer_log_probs,
+    answer_states,
+    head_logits,
+)
+from arcnb.search.learning.learner.memory import PartSize, padded_tokens
+from arcnb.search.learning.learner.settings import LoraSettings
 
 LORA = LoraSettings(r=2, alpha=8, learning_rate=0.01, batch_tokens=1000)
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

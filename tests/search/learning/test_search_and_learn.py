@@ -21,12 +21,14 @@ from arcnb.models.registry import resolve_model
 from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing.searches import training_steps
-from arcnb.search.learning import learner as learner_module
 from arcnb.search.learning.budgets import Clock
 from arcnb.search.learning.journal import TIMES
-from arcnb.search.learning.learner import LoraLearner, LoraSettings, learning_rate_share
-from arcnb.search.learning.lessons.lessons import Lessons
-from arcnb.search.learning.loss import add_answer_gradients
+from arcnb.search.learning.learner import learner as learner_module
+from arcnb.search.learning.learner.learner import LoraLearner
+from arcnb.search.learning.learner.loss import add_answer_gradients
+from arcnb.search.learning.learner.settings import LoraSettings, learning_rate_share
+from arcnb.search.learning.lessons.demonstrations import Demonstrations
+from arcnb.search.learning.lessons.trial import TeacherTrial
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile
@@ -142,14 +144,8 @@ def tried(monkeypatch):
     """tried(gain): every teacher can be tried, and that comes of it. By itself nobody here is ever right."""
 
     def arranged(gain):
-        learned = Lessons.learned
-
-        def with_probes(*arguments):
-            found = learned(*arguments)
-            found.probes = found.rows[:1]
-            return found
-
-        monkeypatch.setattr(Lessons, "learned", with_probes)
+        passed = TeacherTrial.passed
+        monkeypatch.setattr(TeacherTrial, "passed", lambda self, probes: passed(self, ["right"]))
         monkeypatch.setattr(LoraLearner, "teacher_gain", lambda *_: gain)
 
     return arranged
@@ -200,6 +196,16 @@ def test_demonstrations_are_learned_from_in_answers_of_the_model_s_own(tmp_path,
         assert line["rows"] == report.taught_answers == report.hindsight_tasks == line["teacher_gain"] > 3
     weights = [next((tmp_path / name / "adapters").glob("*/*.safetensors")).read_bytes() for name in "ab"]
     assert weights[0] == weights[1]
+
+
+def test_nothing_is_sampled_for_a_teacher_that_knows_no_more(search, monkeypatch):
+    monkeypatch.setattr(LoraLearner, "teacher_gain", lambda *_: -0.1)
+    monkeypatch.setattr(Demonstrations, "rows", None)
+    one = search(asked(n_predictions=8, group_size=-1, lessons="demonstrations"))
+    report = one.run()
+    (line,) = [line for line in one.journal.lines if line["step"] == "learn"]
+    assert (line["error"], line["rows"], line["teacher_gain"]) == (None, 0, -0.1)
+    assert report.dropped["teacher knows no more"] == report.hindsight_tasks > 3
 
 
 def test_a_second_start_finds_everything_done(tmp_path, search, whole):

@@ -2,7 +2,7 @@
 
 SDPO (Hübotter et al. 2026, arXiv 2601.20802) on the answers that a search has sampled anyway. The teacher is
 the model itself where the prompt ends with the feedback that refinement gives. The model comes to write what
-it would write there (`arcnb.search.learning.loss`).
+it would write there (`arcnb.search.learning.learner.loss`).
 
     made = feedback_rows([(task, predictions)], executor, tokenizer, prompt_format("arc_code"), ...)
     made.rows, made.probes, made.dropped
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
@@ -25,7 +25,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.lessons.hindsight import recorded_closeness
-from arcnb.search.learning.lessons.rows import PROBES, Taught, taught_row
+from arcnb.search.learning.lessons.rows import PROBES, taught_row
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,18 @@ class FeedbackSettings:
     answers_per_task: int = option(
         8, "failed answers of a task to learn from in a round, those closest to right; 0 takes all"
     )
+
+
+@dataclass
+class Taught:
+    """Rows {"input_ids", "labels", "told"}, the best last: an answer to a prompt, and in "told" the same
+    answer after what a teacher reads. probes: such rows of right answers, on which the teacher can be tried.
+    dropped: how many were left out, by reason.
+    """
+
+    rows: list[dict] = field(default_factory=list)
+    probes: list[dict] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 def feedback_rows(

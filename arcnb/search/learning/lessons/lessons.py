@@ -1,20 +1,20 @@
 """What a group of tasks learns from after a round, as rows for the learner.
 
-learned = lessons.learned(histories, round_, order)
+learned = lessons.learned(histories, round_, order, TeacherTrial(learner, start, seed))
 learned.rows, learned.new_tasks, learned.dropped
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task import Task
 from arcnb.models.sampling.backends import Backend
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.learning.lessons.demonstrations import demonstration_rows
+from arcnb.search.learning.lessons.demonstrations import Demonstrations
 from arcnb.search.learning.lessons.feedback import FeedbackSettings, feedback_rows
 from arcnb.search.learning.lessons.hindsight import (
     HindsightSettings,
@@ -23,17 +23,18 @@ from arcnb.search.learning.lessons.hindsight import (
     learning_rows,
     relabel,
 )
-from arcnb.search.learning.lessons.rows import Taught
+from arcnb.search.learning.lessons.trial import TeacherTrial
 from arcnb.search.sampling.sampled_set import SampledSet
+
+KNOWS_NO_MORE = "teacher knows no more"
 
 
 @dataclass
 class Learned:
-    """rows: what is learned from, best last. probes: see `Taught`. new_tasks: hindsight tasks of programs of
-    this round. dropped: reason -> predictions, or rows, left out."""
+    """rows: what is learned from, best last. new_tasks: hindsight tasks of programs of this round. dropped:
+    reason -> predictions, or rows, left out."""
 
     rows: list[dict] = field(default_factory=list)
-    probes: list[dict] = field(default_factory=list)
     new_tasks: list[Task] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -42,14 +43,12 @@ class Learned:
         """Answers with a teacher among the rows."""
         return sum("told" in row for row in self.rows)
 
-    def add_taught(self, made: Taught, kind: str) -> None:
-        self.rows += made.rows
-        self.probes += made.probes
-        self.dropped += Counter({f"{reason} ({kind})": n for reason, n in made.dropped.items()})
-
-    def leave_out_taught(self, reason: str) -> None:
-        self.dropped += Counter({reason: self.n_taught})
-        self.rows = [row for row in self.rows if "told" not in row]
+    def add(self, rows: Sequence[dict], dropped: Mapping[str, int], kind: str = "") -> None:
+        """kind: of the lesson, where its reasons are not the only ones; counts that are 0 go."""
+        self.rows += rows
+        self.dropped += Counter(
+            {f"{reason} ({kind})" if kind else reason: n for reason, n in dropped.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,32 @@ class Lessons:
         histories: Sequence[tuple[Task, Sequence[Sequence[Prediction]]]],
         round_: int,
         order: Sequence[int],
+        trial: TeacherTrial,
     ) -> Learned:
         """histories: each task of the group with its predictions, round by round up to this one. order: in
-        which the tasks are dealt."""
+        which the tasks are dealt. trial: of a lesson's teacher, before anything is sampled for it."""
         found, format_, tokenizer = Learned(), self.made.prompt_format, self.engine.tokenizer
         told = {"seed": self.seed, "round_": round_, "max_tokens": self.max_tokens}
         if self.kind in ("feedback", "both"):
             latest = [(task, rounds[-1]) for task, rounds in histories]
             made = feedback_rows(latest, self.executor, tokenizer, format_, self.feedback, **told)
-            found.add_taught(made, "feedback")
+            found.add([], made.dropped, "feedback")
+            if made.rows and not trial.passed(made.probes):
+                found.add([], {KNOWS_NO_MORE: len(made.rows)})
+            else:
+                found.add(made.rows, {})
         if self.kind == "feedback":
             return found
         tasks = self._hindsight_tasks(histories, order, found)
         if self.kind == "demonstrations":
-            made = demonstration_rows(tasks, self.engine, format_, self.made.sampling, **told)
-            found.add_taught(made, "demonstrations")
+            lesson = Demonstrations(tasks, tokenizer, format_, **told)
+            if tasks and not trial.passed(lesson.probes()):
+                found.add([], {KNOWS_NO_MORE: len(tasks)})
+            else:
+                found.add(*lesson.rows(self.engine, self.made.sampling), "demonstrations")
         else:
             rows, too_long = learning_rows(tasks, tokenizer, format_, epochs=self.epochs, **told)
-            found.rows += rows
-            found.dropped += Counter({"row too long": too_long})  # counts that are 0 go
+            found.add(rows, {"row too long": too_long})
         return found
 
     def _hindsight_tasks(self, histories, order: Sequence[int], found: Learned) -> list[HindsightTask]:

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-
 from arcnb.models.sft.rows import IGNORED
 
 PROBES = 64  # right answers that are enough to try a teacher on
-
-
-@dataclass
-class Taught:
-    """Rows {"input_ids", "labels", "told"}, the best last: an answer to a prompt, and in "told" the same
-    answer after what a teacher reads. probes: such rows of right answers, on which the teacher can be tried.
-    dropped: how many were left out, by reason.
-    """
-
-    rows: list[dict] = field(default_factory=list)
-    probes: list[dict] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
 
 
 def answer_row(prompt: list[int], answer: list[int]) -> dict:

@@ -20,73 +20,17 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import replaced_folder
 from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import input_casting
-from arcnb.models.memory.shape import GIB, Shape
 from arcnb.models.registry import ModelPath, load_tokenizer
-from arcnb.models.sft.rows import IGNORED, collator
-from arcnb.plans import option
-from arcnb.search.learning.loss import add_answer_gradients, answer_log_probs, answer_states
-from arcnb.search.learning.memory import PartSize, out_of_memory, padded_tokens
-from arcnb.values import COUNT, POSITIVE
-
-SCHEDULES = ("constant", "linear", "cosine")
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """The adapter, and how it is trained.
-
-    batch_tokens and gradient_checkpointing decide memory and not what is learned; both give way by themselves
-    where it does not suffice (`arcnb.search.learning.memory`).
-    """
-
-    r: int = option(16, "rank of the LoRA", within=COUNT)
-    alpha: float = option(
-        32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)", within=POSITIVE
-    )
-    use_rslora: bool = option(True, "scale by the root of the rank")
-    target_modules: str = option(
-        "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
-    )
-    learning_rate: float = option(2e-4, "of the training", within=POSITIVE)
-    lr_scheduler_type: str = option(
-        "constant", "of the learning rate: constant, linear or cosine", within=SCHEDULES
-    )
-    warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
-    per_device_train_batch_size: int = option(4, "rows an optimizer step", within=COUNT)
-    batch_tokens: int = option(
-        4096, "padded tokens in one forward pass; bounds memory", "tokens", within=COUNT
-    )
-    weight_decay: float = option(0.0, "of the optimizer")
-    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", within=POSITIVE)
-    gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.target_modules.split(",") if name.strip())
-
-    def decisive(self) -> dict:
-        """What decides the adapter, as JSON holds it; not how memory is saved."""
-        spared = ("batch_tokens", "gradient_checkpointing")
-        kept = {name: value for name, value in vars(self).items() if name not in spared}
-        return kept | {"target_modules": list(self.modules)}
-
-
-@nothing_collected()
-def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
-    """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
-
-    peft passes over such a name as long as any other name fits.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.path))
-    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
-    for wanted in modules:
-        if not any(f".{name}".endswith(f".{wanted}") for name in layers):
-            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
-            raise ArcnbError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
+from arcnb.models.sft.rows import collator
+from arcnb.search.learning.learner.loss import (
+    add_answer_gradients,
+    answer_log_probs,
+    answer_states,
+    n_labels,
+    teacher_of,
+)
+from arcnb.search.learning.learner.memory import Room, out_of_memory
+from arcnb.search.learning.learner.settings import LoraSettings, learning_rate_share
 
 
 @dataclass(frozen=True)
@@ -139,10 +83,7 @@ class LoraLearner:
         except ValueError as error:  # no layer of the model has such a name
             raise ArcnbError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
         self._net.create_or_update_model_card = lambda folder: None  # without a word of its own
-        self._modules = settings.modules
-        self._size = PartSize(settings.batch_tokens)
-        if settings.gradient_checkpointing:
-            self._recompute()
+        self._room = Room(self._net, settings)
         self._collate = collator(load_tokenizer(model).pad_token_id)
         self.seconds = time.monotonic() - started
 
@@ -167,7 +108,7 @@ class LoraLearner:
 
         if not rows:
             raise ArcnbError("there is nothing to learn from")
-        started, size_before = time.monotonic(), str(self._size)
+        started, size_before = time.monotonic(), str(self._room.size)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -183,9 +124,9 @@ class LoraLearner:
         if losses is None:
             return None
         notes = []
-        if str(self._size) != size_before:
+        if str(self._room.size) != size_before:
             notes.append(
-                f"training ran out of GPU memory with {size_before} and goes on with {self._size}: "
+                f"training ran out of GPU memory with {size_before} and goes on with {self._room.size}: "
                 "the same optimizer steps, in smaller parts"
             )
         trained = time.monotonic()
@@ -226,7 +167,7 @@ class LoraLearner:
 
         import torch
 
-        self._net = None
+        self._net = self._room = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -269,7 +210,7 @@ class LoraLearner:
                 return None
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * learning_rate_share(settings, number, len(steps))
-            losses.append(self._within_memory(step, self._add_gradients))
+            losses.append(self._room.within(step, self._add_gradients))
             norms.append(torch.nn.utils.clip_grad_norm_(weights, settings.max_grad_norm))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -288,8 +229,8 @@ class LoraLearner:
 
         n_answer = sum(map(n_labels, rows))
         total = torch.zeros((), device=self.device)
-        for part in self._size.parts(rows):
-            batch, teacher = self._collate(part), self._teacher(part)
+        for part in self._room.size.parts(rows):
+            batch, teacher = self._collate(part), teacher_of(part)
             total += add_answer_gradients(self._net.get_base_model(), batch, n_answer, teacher)
         return total
 
@@ -304,18 +245,6 @@ class LoraLearner:
         states = iter(states)
         return [row | {"teacher": next(states)} if "told" in row else row for row in rows]
 
-    def _teacher(self, part: list[dict]):
-        """What `add_answer_gradients` takes: states, and which labelled tokens have one; None for none."""
-        import torch
-
-        width = next((row["teacher"].shape[1] for row in part if "teacher" in row), None)
-        if width is None:
-            return None
-        counts = [n_labels(row) for row in part]
-        blank = [row.get("teacher", torch.zeros(n, width)) for row, n in zip(part, counts, strict=True)]
-        has = torch.tensor(["teacher" in row for row in part]).repeat_interleave(torch.tensor(counts))
-        return torch.cat([states.to(blank[0].dtype) for states in blank]), has
-
     def _of_rows(
         self, rows: Sequence[dict], measure: Callable, stop: Callable[[], bool] = lambda: False
     ) -> list | None:
@@ -324,7 +253,7 @@ class LoraLearner:
 
         def measured(rows: list[dict]) -> list | None:
             found = [None] * len(rows)
-            for part in self._size.parts(rows):
+            for part in self._room.size.parts(rows):
                 if stop():
                     return None
                 values = measure(self._net.get_base_model(), self._collate(part)).cpu()
@@ -334,61 +263,7 @@ class LoraLearner:
 
         self._net.eval()
         placed = [row | {"place": place} for place, row in enumerate(rows)]
-        return self._within_memory(placed, measured) if rows else []
+        return self._room.within(placed, measured) if rows else []
 
     def _cast(self):
         return input_casting(self._net, enabled=self.device != "cuda")  # there it is all under autocast
-
-    def _within_memory(self, rows: list[dict], attempt: Callable[[list[dict]], object]):
-        """What `attempt` makes of the rows, done again in smaller parts as long as memory runs out."""
-        while True:
-            try:
-                return attempt(rows)
-            except RuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                why = str(error).splitlines()[0]
-            # Out here the error is gone, and with it what its traceback kept of the pass.
-            self._make_room(rows, why)
-
-    def _make_room(self, rows: list[dict], why: str) -> None:
-        """Forgets a step's gradients and sees to it that it takes less memory; ArcnbError if it cannot."""
-        import torch
-
-        self._net.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
-        recomputed = self._size.checkpointing
-        if not self._size.lower(rows):
-            part = max(self._size.parts(rows), key=padded_tokens)
-            shape = Shape.of(self._net.config.to_dict())
-            size = padded_tokens(part) * shape.kept_per_token(self._modules, checkpointing=True) / GIB
-            raise ArcnbError(
-                f"the GPU ran out of memory with one row of {padded_tokens(part):,} tokens and gradient "
-                f"checkpointing, which need about {size:.1f} GB beside the weights: {why}"
-            )
-        if self._size.checkpointing and not recomputed:
-            self._recompute()
-
-    def _recompute(self) -> None:
-        self._size.checkpointing = True
-        self._net.gradient_checkpointing_enable({"use_reentrant": False})
-        self._net.enable_input_require_grads()
-
-
-def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
-    """The share of the learning rate that step 0..n_steps-1 takes; never zero: no row is shown in vain."""
-    n_warmup = 0
-    if n_steps > 1:
-        n_warmup = math.ceil(settings.warmup_steps * (n_steps if settings.warmup_steps < 1 else 1))
-    if step < n_warmup:
-        return (step + 1) / (n_warmup + 1)
-    left = (n_steps - step) / (n_steps - n_warmup)
-    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[
-        settings.lr_scheduler_type
-    ]
-
-
-def n_labels(row: dict) -> int:
-    """Tokens of a row that are learned from."""
-    return sum(label != IGNORED for label in row["labels"])

@@ -8,6 +8,7 @@ vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from arcnb.models.sft.rows import IGNORED
@@ -130,3 +131,22 @@ def head_logits(model, hidden: torch.Tensor) -> torch.Tensor:
     if (cap := getattr(config, "final_logit_softcapping", None)) is not None:  # Gemma
         logits = torch.tanh(logits / cap) * cap
     return logits
+
+
+def n_labels(row: dict) -> int:
+    """Tokens of a row that are learned from."""
+    return sum(label != IGNORED for label in row["labels"])
+
+
+def teacher_of(rows: Sequence[dict]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """`teacher` of `add_answer_gradients`, of rows of which some have "teacher": hidden states (n, width), on
+    the CPU, in front of their labelled tokens. None where none has."""
+    import torch
+
+    width = next((row["teacher"].shape[1] for row in rows if "teacher" in row), None)
+    if width is None:
+        return None
+    counts = [n_labels(row) for row in rows]
+    blank = [row.get("teacher", torch.zeros(n, width)) for row, n in zip(rows, counts, strict=True)]
+    has = torch.tensor(["teacher" in row for row in rows]).repeat_interleave(torch.tensor(counts))
+    return torch.cat([states.to(blank[0].dtype) for states in blank]), has

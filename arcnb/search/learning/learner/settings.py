@@ -1,0 +1,86 @@
+"""What a search's adapter is, and how it is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arcnb.errors import ArcnbError
+from arcnb.machine.imports import nothing_collected
+from arcnb.models.registry import ModelPath
+from arcnb.plans import option
+from arcnb.values import COUNT, POSITIVE
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """The adapter, and how it is trained.
+
+    batch_tokens and gradient_checkpointing decide memory and not what is learned; both give way by themselves
+    where it does not suffice (`memory.Room`).
+    """
+
+    r: int = option(16, "rank of the LoRA", within=COUNT)
+    alpha: float = option(
+        32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)", within=POSITIVE
+    )
+    use_rslora: bool = option(True, "scale by the root of the rank")
+    target_modules: str = option(
+        "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
+    )
+    learning_rate: float = option(2e-4, "of the training", within=POSITIVE)
+    lr_scheduler_type: str = option(
+        "constant", "of the learning rate: constant, linear or cosine", within=SCHEDULES
+    )
+    warmup_steps: float = option(0.1, "steps in which the rate rises; below 1 a share of a training's steps")
+    per_device_train_batch_size: int = option(4, "rows an optimizer step", within=COUNT)
+    batch_tokens: int = option(
+        4096, "padded tokens in one forward pass; bounds memory", "tokens", within=COUNT
+    )
+    weight_decay: float = option(0.0, "of the optimizer")
+    max_grad_norm: float = option(1.0, "gradients are clipped to this norm", within=POSITIVE)
+    gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.target_modules.split(",") if name.strip())
+
+    def decisive(self) -> dict:
+        """What decides the adapter, as JSON holds it; not how memory is saved."""
+        spared = ("batch_tokens", "gradient_checkpointing")
+        kept = {name: value for name, value in vars(self).items() if name not in spared}
+        return kept | {"target_modules": list(self.modules)}
+
+
+@nothing_collected()
+def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
+    """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
+
+    peft passes over such a name as long as any other name fits.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.path))
+    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
+    for wanted in modules:
+        if not any(f".{name}".endswith(f".{wanted}") for name in layers):
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+            raise ArcnbError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
+
+
+def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
+    """The share of the learning rate that step 0..n_steps-1 takes; never zero: no row is shown in vain."""
+    n_warmup = 0
+    if n_steps > 1:
+        n_warmup = math.ceil(settings.warmup_steps * (n_steps if settings.warmup_steps < 1 else 1))
+    if step < n_warmup:
+        return (step + 1) / (n_warmup + 1)
+    left = (n_steps - step) / (n_steps - n_warmup)
+    return {"constant": 1.0, "linear": left, "cosine": math.sin(math.pi / 2 * left) ** 2}[
+        settings.lr_scheduler_type
+    ]
