@@ -436,7 +436,7 @@ BREAKS: list[Break] = [
     ),
     Break(
         "The smallest effect is one that is seen four times in five",
-        "arcnb/search/comparing/changes.py",
+        "arcnb/arc/scores/change.py",
         "t.ppf((0.975, 0.8), n - 1)",
         "t.ppf((0.975, 0.5), n - 1)",
         ("tests/search/comparing/test_changes.py::test_the_smallest_effect_is_seen_four_times_in_five",),

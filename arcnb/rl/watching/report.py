@@ -12,6 +12,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.scores.intervals import percent, range_text
 from arcnb.arc.tasks.task import Task
+from arcnb.rl.watching.evaluations import Evaluations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,8 +99,25 @@ class TrainingReport:
             return f"{first} No eval tasks were sampled while it trained."
         ends = rows if len(rows) == 1 else [rows[0], rows[-1]]
         rates = [f"{_with_interval(row)} after {row['step']:g} steps" for row in ends]
-        verdict = "" if len(ends) == 1 or _differ(*ends) else ": no change is shown"
-        return f"{first} Of the samples for eval tasks {', '.join(rates)} solve their task{verdict}."
+        said = f"{first} Of the samples for eval tasks {', '.join(rates)} solve their task"
+        return f"{said}." if len(ends) == 1 else f"{said}: {self._changes(rows)}"
+
+    def _changes(self, rows: list[dict]) -> str:
+        """What changed from the first evaluation to the last, and from the best one to the last."""
+        evaluations = Evaluations.read(PredictionSet(self.adapter.with_name("held_out")))
+        start, last = (int(row["step"]) for row in (rows[0], rows[-1]))
+        change = evaluations.change(start, last)
+        if change is None:
+            return "they are of other tasks."
+        said = f"{'' if change.shown else 'no change is shown, '}{change}."
+        if not self.best or self.best["score"] <= rows[-1]["held_out/pass@1"]:
+            return said
+        best = self.best["step"]
+        fall = evaluations.change(best, last)
+        if fall is None:
+            return said
+        verdict = f"from it to the last {fall}" if fall.shown else "the last is not shown to be worse"
+        return f"{said} Best of {len(rows)} was that after {best} steps, kept in best/; {verdict}."
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""
@@ -184,13 +202,6 @@ def _with_interval(row: dict) -> str:
         return percent(rate)
     low, high = max(0.0, rate - 1.96 * error), min(1.0, rate + 1.96 * error)
     return f"{percent(rate)} (95% interval {range_text(low, high)})"
-
-
-def _differ(before: dict, after: dict) -> bool:
-    """Whether two evaluations are further apart than two standard errors of their difference."""
-    errors = [row.get("held_out/pass@1_error", 1.0) for row in (before, after)]
-    difference = after["held_out/pass@1"] - before["held_out/pass@1"]
-    return abs(difference) > 1.96 * sum(error * error for error in errors) ** 0.5
 
 
 @dataclass(frozen=True)

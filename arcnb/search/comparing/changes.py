@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import RESAMPLES, interval, percent, points, resampled_weights
+from arcnb.arc.scores.change import around_samples, around_tasks
+from arcnb.arc.scores.intervals import percent, points
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from arcnb.arc.tasks.task import Task
-
-NORMAL = 1.96  # standard errors from the middle of a 95% interval to its ends
-# Standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided.
-POWER_ERRORS = NORMAL + 0.84
 
 
 @dataclass(frozen=True)
@@ -114,40 +111,8 @@ def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
 def _change(group: str, counts: np.ndarray, seed: int) -> Change:
     right, of = counts[..., 0], counts[..., 1]
     # The trained tasks are all there are of their kind; the others stand for more like them.
-    uncertainty = _of_samples if group == "trained" else _of_tasks
-    below, above, smallest = uncertainty(right, of, rng(seed, "changes", group))
+    around = around_samples if group == "trained" else around_tasks
+    below, above, smallest = around(right, of, rng(seed, "changes", group))
     before, after = map(float, (right / of).mean(axis=0))
     low, high = max(-1.0, after - before + below), min(1.0, after - before + above)
     return Change(group, len(counts), int(of.sum()), before, after, low, high, min(1.0, smallest))
-
-
-def _of_samples(right: np.ndarray, of: np.ndarray, draws: np.random.Generator) -> tuple[float, float, float]:
-    """Ends of the interval around the difference, and the smallest effect; right, of: (tasks, sets)."""
-    # Half a sample more of each kind: a task solved in 0 of 8 may be solvable in some per cent.
-    drawn = draws.binomial(of, (right + 0.5) / (of + 1), size=(RESAMPLES, *of.shape)) / of
-    drawn = (drawn[..., 1] - drawn[..., 0]).mean(axis=1)
-    pooled = (right.sum(axis=1) + 1) / (of.sum(axis=1) + 2)
-    error = np.sqrt((pooled * (1 - pooled) * (1 / of).sum(axis=1)).sum()) / len(of)
-    # Centred: the half samples pull what is drawn towards one half.
-    return *interval(drawn - drawn.mean()), float(POWER_ERRORS * error)
-
-
-def _of_tasks(right: np.ndarray, of: np.ndarray, draws: np.random.Generator) -> tuple[float, float, float]:
-    """As `_of_samples`, by tasks alone: what samples add is in the differences of the tasks already."""
-    from scipy.stats import t
-
-    n = len(of)
-    if n == 1:
-        return -2.0, 2.0, 1.0  # one task says nothing about others
-    shares = right / of
-    differences = shares[:, 1] - shares[:, 0]
-    # A task more that gains a sample and one that loses one (Bonett and Price 2012, of single samples):
-    # that no task changed does not mean that none can.
-    step = (1 / of).mean()
-    deviations = np.append(differences - differences.mean(), [step, -step])
-    drawn = resampled_weights(n + 2, draws) @ deviations
-    # Of few tasks the bootstrap is too narrow: its shape, and the width of Student's t (Hesterberg 2015).
-    error = np.sqrt((deviations**2).sum() / (n * (n - 1)))
-    sure, often = t.ppf((0.975, 0.8), n - 1)
-    low, high = interval((drawn - drawn.mean()) / drawn.std() * error * sure / NORMAL)
-    return low, high, float((sure + often) * error)

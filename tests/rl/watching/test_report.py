@@ -1,5 +1,8 @@
 """What a run tells of itself: report and example rollouts."""
 
+import re
+import shutil
+
 import pandas as pd
 
 from arcnb.arc.predictions.prediction import Prediction
@@ -77,23 +80,45 @@ def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
 
 
 def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than_chance(tmp_path):
-    def sentences(*rates, error=0.05):
+    def sentences(*solved, error=0.05, best=None):
+        """solved: of each evaluation, every four steps, the samples of four that solve each of its tasks."""
+        shutil.rmtree(tmp_path / "held_out", ignore_errors=True)
         rows = [{"step": 1, "reward": 2.0, "groups_without_spread": 0.0}]
-        rows += [
-            {"step": 4 * n, "held_out/pass@1": rate, "held_out/pass@1_error": error}
-            for n, rate in enumerate(rates)
-        ]
-        return TrainingReport(tmp_path, 1, 1.0, rows).sentences
+        for step, counts in zip(range(0, 4 * len(solved), 4), solved, strict=True):
+            rate = sum(counts) / 4 / len(counts)
+            rows.append({"step": step, "held_out/pass@1": rate, "held_out/pass@1_error": error})
+            samples = [
+                Prediction(f"task{place}", "", step, index, train_is_correct=int(index < right))
+                for place, right in enumerate(counts)
+                for index in range(4)
+            ]
+            PredictionSet(tmp_path / "held_out").write_part(samples, step)
+        found = None if best is None else {"step": best, "score": rows[1 + best // 4]["held_out/pass@1"]}
+        return TrainingReport(tmp_path / "adapter", 1, 1.0, rows, best=found).sentences
 
     start = (
         "Reward 2.00 in the first quarter of the steps, 2.00 in the last; groups differed in 1 of 1 steps."
     )
     assert sentences() == f"{start} No eval tasks were sampled while it trained."
-    assert sentences(0.1, 0.7, 0.5) == (
-        f"{start} Of the samples for eval tasks 10% (95% interval 0.2 to 20%) after 0 steps, "
-        "50% (95% interval 40 to 60%) after 8 steps solve their task."
+    assert sentences([1, 0]) == (
+        f"{start} Of the samples for eval tasks 12% (95% interval 2.7 to 22%) after 0 steps solve their task."
     )
-    assert sentences(0.1, 0.2).endswith("solve their task: no change is shown.")
+    # Tasks apart as far as can be: what one of them gains is plain beside itself, not beside the others.
+    up = sentences([0] * 8 + [3] * 8, [1] * 8 + [4] * 8, error=0.1)
+    assert "38% (95% interval 18 to 57%) after 0 steps, 62% (95% interval 43 to 82%) after 4 steps" in up
+    assert re.search(r"solve their task: \+25 points \(95% interval \+\d+ to \+\d+\)\.$", up)
+    level = sentences([0, 4] * 4, [4, 0] * 4)
+    assert re.search(r"task: no change is shown, 0 points \(95% interval -\d+ to \+\d+\)\.$", level)
+    assert "no change is shown" in sentences([0], [4]), "one task says nothing about others"
+
+    before, best, last = [0] * 8, [3] * 8, [1] * 8
+    fell = sentences(before, best, last, best=4)
+    assert re.search(
+        r"Best of 3 was that after 4 steps, kept in best/; from it to the last -50 points \(95% .*\)\.$", fell
+    )
+    assert sentences(before, [2] * 8, [3, 0] * 4, best=4).endswith("the last is not shown to be worse.")
+    assert "Best of" not in sentences(before, best, best=4)
+    assert "Best of" not in sentences(before, last, last, best=4), "the last is as good"
 
 
 def test_only_settings_other_than_asked_are_shown(tmp_path):
