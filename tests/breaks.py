@@ -262,11 +262,20 @@ BREAKS: list[Break] = [
     ),
     Break(
         "A teacher that makes right answers less likely is left out of a search",
-        "arcnb/search/learning/search_and_learn.py",
-        "if gain is None or gain <= 0:",
-        "if gain is None:",
+        "arcnb/search/learning/lessons/trial.py",
+        "if self.gain <= 0:",
+        "if self.gain <= -9:",
         (
             "tests/search/learning/test_search_and_learn.py::test_a_teacher_that_knows_no_more_is_left_out_and_said",
+        ),
+    ),
+    Break(
+        "The best evaluation is said where the last one is below it",
+        "arcnb/rl/watching/report.py",
+        'self.best["score"] <= rows[-1]["held_out/pass@1"]',
+        'self.best["score"] > rows[-1]["held_out/pass@1"]',
+        (
+            "tests/rl/watching/test_report.py::test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than_chance",
         ),
     ),
     Break(
@@ -440,6 +449,13 @@ BREAKS: list[Break] = [
         "t.ppf((0.975, 0.8), n - 1)",
         "t.ppf((0.975, 0.5), n - 1)",
         ("tests/search/comparing/test_changes.py::test_the_smallest_effect_is_seen_four_times_in_five",),
+    ),
+    Break(
+        "A cell's progress is in the log however long it takes",
+        "arcnb/lab/execution/journal.py",
+        "if now - self.told >= max(",
+        "if now - self.printed >= max(",
+        ("tests/lab/execution/test_engine.py::test_a_bar_is_in_the_log_also_after_hours",),
     ),
     Break(
         "A run without a heartbeat is taken for dead",
