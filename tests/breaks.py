@@ -272,8 +272,8 @@ BREAKS: list[Break] = [
     Break(
         "The best evaluation is said where the last one is below it",
         "arcnb/rl/watching/report.py",
-        'self.best["score"] <= rows[-1]["held_out/pass@1"]',
-        'self.best["score"] > rows[-1]["held_out/pass@1"]',
+        "or rates[best] <= rates[last]",
+        "or rates[best] > rates[last]",
         (
             "tests/rl/watching/test_report.py::test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than_chance",
         ),

@@ -105,19 +105,20 @@ class TrainingReport:
     def _changes(self, rows: list[dict]) -> str:
         """What changed from the first evaluation to the last, and from the best one to the last."""
         evaluations = Evaluations.read(PredictionSet(self.adapter.with_name("held_out")))
-        start, last = (int(row["step"]) for row in (rows[0], rows[-1]))
-        change = evaluations.change(start, last)
+        rates = {int(row["step"]): row["held_out/pass@1"] for row in rows}
+        last = max(rates)
+        change = evaluations.change(min(rates), last)
         if change is None:
             return "they are of other tasks."
         said = f"{'' if change.shown else 'no change is shown, '}{change}."
-        if not self.best or self.best["score"] <= rows[-1]["held_out/pass@1"]:
+        best = self.best["step"] if self.best else last
+        # the best may be of another run, whose checkpoint this one went on from
+        if best not in rates or rates[best] <= rates[last]:
             return said
-        best = self.best["step"]
         fall = evaluations.change(best, last)
-        if fall is None:
-            return said
-        verdict = f"from it to the last {fall}" if fall.shown else "the last is not shown to be worse"
-        return f"{said} Best of {len(rows)} was that after {best} steps, kept in best/; {verdict}."
+        shown = fall is not None and fall.shown
+        verdict = f"from it to the last {fall}" if shown else "the last is not shown to be worse"
+        return f"{said} Best of {len(rates)} was that after {best} steps, kept in best/; {verdict}."
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""

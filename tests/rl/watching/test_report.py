@@ -93,7 +93,7 @@ def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than
                 for index in range(4)
             ]
             PredictionSet(tmp_path / "held_out").write_part(samples, step)
-        found = None if best is None else {"step": best, "score": rows[1 + best // 4]["held_out/pass@1"]}
+        found = None if best is None else {"step": best, "score": 0.9}
         return TrainingReport(tmp_path / "adapter", 1, 1.0, rows, best=found).sentences
 
     start = (
@@ -119,6 +119,7 @@ def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than
     assert sentences(before, [2] * 8, [3, 0] * 4, best=4).endswith("the last is not shown to be worse.")
     assert "Best of" not in sentences(before, best, best=4)
     assert "Best of" not in sentences(before, last, last, best=4), "the last is as good"
+    assert "Best of" not in sentences(best, last, best=-4), "it is of the run that this one goes on from"
 
 
 def test_only_settings_other_than_asked_are_shown(tmp_path):
