@@ -11,11 +11,12 @@ effect as in per_hour.py. Only tasks are judged of which every set has equally m
 import argparse
 
 import numpy as np
-from per_hour import MEASURES, cell, measures, print_table, read_samples
+from per_hour import MEASURES, cell, measures, print_table
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
 from arcnb.arc.seeds import rng
+from arcnb.rl.watching.evaluations import last_answers
 from arcnb.search.comparing.sets import open_sets
 
 
@@ -23,7 +24,7 @@ def measured(predictions: PredictionSet) -> dict[str, tuple[int, tuple[float, ..
     """task -> number of samples, `MEASURES` and whether any sample is right."""
     return {
         task: (len(rows), (*measures(rows), float(rows["right"].any())))
-        for task, rows in read_samples(predictions).groupby("task_id")
+        for task, rows in last_answers(predictions, ["fingerprint"]).groupby("task_id")
     }
 
 

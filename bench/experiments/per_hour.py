@@ -27,19 +27,10 @@ from arcnb.arc.scores.intervals import mean_and_interval, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.models.training.log import read_metrics
+from arcnb.rl.watching.evaluations import last_answers
 
 K = 8
 MEASURES = ("pass@1", f"any of {K}", "distinct")
-COLUMNS = ("task_id", "round", "index", "turn", "fingerprint", "train_is_correct", "test_is_correct")
-
-
-def read_samples(predictions: PredictionSet) -> pd.DataFrame:
-    """Its samples with a column `right`: every pair whose answer is known."""
-    frame = predictions.read(COLUMNS)
-    right = (frame["train_is_correct"] == 1) & (
-        frame["test_is_correct"].isna() | (frame["test_is_correct"] == 1)
-    )
-    return frame.assign(right=right)
 
 
 def measures(rows: pd.DataFrame) -> tuple[float, ...]:
@@ -52,8 +43,7 @@ def measures(rows: pd.DataFrame) -> tuple[float, ...]:
 def measured(folder: Path) -> dict[int, dict[str, tuple[float, ...]]]:
     """step -> task -> `MEASURES` of one run."""
     found = defaultdict(dict)
-    samples = read_samples(PredictionSet(folder / "held_out")).sort_values("turn", kind="stable")
-    samples = samples.drop_duplicates(["round", "task_id", "index"], keep="last")
+    samples = last_answers(PredictionSet(folder / "held_out"), ["fingerprint"])
     for (step, task), rows in samples.groupby(["round", "task_id"]):
         found[int(step)][task] = measures(rows)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,7 @@ class TrainingReport:
         guided = any("guided/solved" in row for row in self.history)
         return f"; {' and '.join(parts)} solved their task" if guided else ""
 
-    @property
+    @cached_property
     def sentences(self) -> str:
         """The headline, and where the samples for eval tasks went."""
         rows = [row for row in self.history if "held_out/pass@1" in row]
@@ -110,14 +111,14 @@ class TrainingReport:
         change = evaluations.change(min(rates), last)
         if change is None:
             return "they are of other tasks."
-        said = f"{'' if change.shown else 'no change is shown, '}{change}."
+        said = f"{'' if change.seen else 'no change is shown, '}{change}."
         best = self.best["step"] if self.best else last
         # the best may be of another run, whose checkpoint this one went on from
         if best not in rates or rates[best] <= rates[last]:
             return said
         fall = evaluations.change(best, last)
-        shown = fall is not None and fall.shown
-        verdict = f"from it to the last {fall}" if shown else "the last is not shown to be worse"
+        seen = fall is not None and fall.seen
+        verdict = f"from it to the last {fall}" if seen else "the last is not shown to be worse"
         return f"{said} Best of {len(rates)} was that after {best} steps, kept in best/; {verdict}."
 
     def table(self) -> pd.DataFrame:

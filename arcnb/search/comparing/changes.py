@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arcnb.arc.scores.change import around_samples, around_tasks
+from arcnb.arc.scores.change import Change, change_over_samples, change_over_tasks
 from arcnb.arc.scores.intervals import percent, points
 from arcnb.arc.seeds import rng
 from arcnb.synth.splits import is_held_out
@@ -24,31 +24,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One group of tasks. before, after: mean over tasks of the share of samples that solve their task.
-
-    low, high: of the difference, 95%: of trained tasks by drawing their samples anew, else by bootstrap over
-    tasks, as wide as Student's t has it for so few. smallest: the smallest difference that would have been
-    seen four times in five, by samples or tasks that vary as these do. All are shares, 0..1.
-    """
+class GroupChange(Change):
+    """That of one group of tasks; n_samples: of both sets together."""
 
     group: str
     n_tasks: int
     n_samples: int
-    before: float
-    after: float
-    low: float
-    high: float
-    smallest: float
-
-    @property
-    def difference(self) -> float:
-        return self.after - self.before
-
-    @property
-    def seen(self) -> bool:
-        """Whether the interval leaves 0 out."""
-        return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
         solving = f"{self.before:.0%} -> {self.after:.0%} of the samples solve their task"
@@ -73,7 +54,7 @@ class Change:
 
 def changes(
     before: pd.DataFrame, after: pd.DataFrame, tasks: Sequence[Task], trained: Iterable[str], seed: int = 0
-) -> list[Change]:
+) -> list[GroupChange]:
     """The change from one set to another, for the groups "trained", "reserved" and "other" that have tasks.
 
     before, after: frames with task_id, train_is_correct, test_is_correct. trained: ids of the tasks that
@@ -96,7 +77,7 @@ def changes(
     return found
 
 
-def summary(found: Sequence[Change]) -> str:
+def summary(found: Sequence[GroupChange]) -> str:
     """A sentence for each group."""
     return " ".join(map(str, found)) or "The sets have no task in common."
 
@@ -108,11 +89,9 @@ def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
     return {task_id: (int(row["sum"]), int(row["size"])) for task_id, row in counts.iterrows()}
 
 
-def _change(group: str, counts: np.ndarray, seed: int) -> Change:
+def _change(group: str, counts: np.ndarray, seed: int) -> GroupChange:
     right, of = counts[..., 0], counts[..., 1]
     # The trained tasks are all there are of their kind; the others stand for more like them.
-    around = around_samples if group == "trained" else around_tasks
-    below, above, smallest = around(right, of, rng(seed, "changes", group))
-    before, after = map(float, (right / of).mean(axis=0))
-    low, high = max(-1.0, after - before + below), min(1.0, after - before + above)
-    return Change(group, len(counts), int(of.sum()), before, after, low, high, min(1.0, smallest))
+    over = change_over_samples if group == "trained" else change_over_tasks
+    found = over(right, of, rng(seed, "changes", group))
+    return GroupChange(**vars(found), group=group, n_tasks=len(counts), n_samples=int(of.sum()))

@@ -15,7 +15,7 @@ from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, erro
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
-from arcnb.search.comparing.changes import Change, changes
+from arcnb.search.comparing.changes import GroupChange, changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
 
 def changed_by_training(
     frames: Mapping[str, pd.DataFrame], tasks: TaskSet, trained: str, seed: int = 0
-) -> list[Change]:
+) -> list[GroupChange]:
     """What made the second of two sets another than the first (`arcnb.search.comparing.changes`). trained: a
     task set.
 

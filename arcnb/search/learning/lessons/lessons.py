@@ -43,12 +43,9 @@ class Learned:
         """Answers with a teacher among the rows."""
         return sum("told" in row for row in self.rows)
 
-    def add(self, rows: Sequence[dict], dropped: Mapping[str, int], kind: str = "") -> None:
-        """kind: of the lesson, where its reasons are not the only ones; counts that are 0 go."""
-        self.rows += rows
-        self.dropped += Counter(
-            {f"{reason} ({kind})" if kind else reason: n for reason, n in dropped.items()}
-        )
+    def leave_out(self, counts: Mapping[str, int], kind: str = "") -> None:
+        """kind: of the lesson, where its reasons are not the only ones. Counts that are 0 go."""
+        self.dropped += Counter({f"{reason} ({kind})" if kind else reason: n for reason, n in counts.items()})
 
 
 @dataclass(frozen=True)
@@ -80,23 +77,26 @@ class Lessons:
         if self.kind in ("feedback", "both"):
             latest = [(task, rounds[-1]) for task, rounds in histories]
             made = feedback_rows(latest, self.executor, tokenizer, format_, self.feedback, **told)
-            found.add([], made.dropped, "feedback")
-            if made.rows and not trial.passed(made.probes):
-                found.add([], {KNOWS_NO_MORE: len(made.rows)})
+            found.leave_out(made.dropped, "feedback")
+            if not made.rows or trial.passed(made.probes):
+                found.rows += made.rows
             else:
-                found.add(made.rows, {})
+                found.leave_out({KNOWS_NO_MORE: len(made.rows)})
         if self.kind == "feedback":
             return found
         tasks = self._hindsight_tasks(histories, order, found)
         if self.kind == "demonstrations":
             lesson = Demonstrations(tasks, tokenizer, format_, **told)
-            if tasks and not trial.passed(lesson.probes()):
-                found.add([], {KNOWS_NO_MORE: len(tasks)})
+            if not tasks or trial.passed(lesson.probes()):
+                rows, dropped = lesson.rows(self.engine, self.made.sampling)
+                found.rows += rows
+                found.leave_out(dropped, "demonstrations")
             else:
-                found.add(*lesson.rows(self.engine, self.made.sampling), "demonstrations")
+                found.leave_out({KNOWS_NO_MORE: len(tasks)})
         else:
             rows, too_long = learning_rows(tasks, tokenizer, format_, epochs=self.epochs, **told)
-            found.add(rows, {"row too long": too_long})
+            found.rows += rows
+            found.leave_out({"row too long": too_long})
         return found
 
     def _hindsight_tasks(self, histories, order: Sequence[int], found: Learned) -> list[HindsightTask]:
