@@ -2,8 +2,8 @@
 
 An estimate from shapes: weights, gradients and Adam's state as ZeRO-3 or DDP keep them, LoRA or full, what a
 step keeps for the backward pass, and the server's weights and cache. What is not counted (fragments, NCCL,
-kernels' workspace) is the overhead of 10% and 2 GiB. It is too low: a 7B shape under ZeRO-3 took 28.2 GiB of
-a GPU where this says 23.4 (one run, docs/results/log/2026-11-26_four_gpus.md).
+kernels' workspace) is the overhead of 10% and 2 GiB. On two H200 this was 2 to 4% above what they held of
+shapes of 7B and 14B under ZeRO-3 (docs/results/log/2026-11-28_four_gpus.md). Sending weights is not in it.
 """
 
 from __future__ import annotations

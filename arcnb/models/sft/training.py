@@ -37,6 +37,7 @@ from arcnb.models.training.log import (
 )
 from arcnb.models.training.preemption import Stop, agreed_stop, can_listen, listen, saving_on_signals
 from arcnb.models.training.processes import announce, launch
+from arcnb.models.training.zero3 import release_recomputed_layers
 
 LAUNCH = "launch"  # folder, under output, of what several processes read; job/ is a scheduler's
 REPORT = "training.json"
@@ -244,6 +245,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         callbacks=[log, *callbacks],
     )
     stop_printing(trainer)
+    release_recomputed_layers(trainer)
     return trainer
 
 

@@ -10,6 +10,7 @@ _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(?!ChildFailedError)(\w*(?:Error|Exception|Interrupt): .*)$", re.MULTILINE
 )
 _ENDED = re.compile(r"^ *rank +: (\d+) \(.*\n *exitcode +: -(\d+)", re.MULTILINE)  # of the launcher's report
+_CAUSE = "Root Cause"  # behind this it names the first; others are its own work, by SIGKILL where they hang
 _OF_OTHERS = re.compile(r"\bpeer\b|remote (?:process|worker)", re.I)  # gloo's and NCCL's words
 _OF_LAUNCHER = signal.SIGTERM  # what it ends the others with
 
@@ -26,7 +27,7 @@ def failure(text: str) -> str:
     exception, which another process's death may have caused. A process whose threads outlive its exception
     aborts: the exception is why."""
     found = _EXCEPTION.search(text)
-    for rank, number in _ENDED.findall(text):
+    for rank, number in _ENDED.findall(text.rpartition(_CAUSE)[2]):
         if int(number) != _OF_LAUNCHER and not (found and int(number) == signal.SIGABRT):
             known = int(number) in iter(signal.Signals)
             name = signal.Signals(int(number)).name if known else f"signal {number}"

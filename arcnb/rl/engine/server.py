@@ -37,10 +37,12 @@ _SAMPLED = "vllm:generation_tokens"
 
 
 class GenerationServer:
-    """A server that is ready. gpus: of its copies, in their order."""
+    """A server that is ready. gpus: of its copies, in their order. began: where in the log."""
 
-    def __init__(self, address: str, gpus: Sequence[str], process: subprocess.Popen, log: Path):
-        self.address, self.gpus, self.process, self.log = address, gpus, process, log
+    def __init__(
+        self, address: str, gpus: Sequence[str], process: subprocess.Popen, log: Path, began: int = 0
+    ):
+        self.address, self.gpus, self.process, self.log, self.began = address, gpus, process, log, began
         self._died: list[int] = []  # copies, in the order in which they did
 
     def watch(self) -> None:
@@ -67,7 +69,8 @@ class GenerationServer:
             return f"copy {copy + 1} of {n} of {where}, died; see {self.log}"
         if self.process.poll() is None:
             return None
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        said = self.log.read_bytes()[self.began :].decode(errors="replace")
+        lines = [line for line in said.splitlines() if line.strip()]
         last = lines[-1].strip() if lines else "it said nothing"
         return f"the vLLM server ended ({self.process.returncode}): {last}; see {self.log}"
 
@@ -136,11 +139,12 @@ def generation_server(
 
     def started() -> GenerationServer:
         port = free_port()
-        with open(log, "w") as file:
+        with open(log, "a") as file:  # behind what the servers said that the run had before it was resumed
             command = server_command(model, len(gpus), context, port, share, kv_cache_dtype)
             environment = os.environ | vllm_environment() | settings
+            began = file.tell()
             server = start_session(command, stdout=file, stderr=file, env=environment)
-        ready = GenerationServer(f"http://127.0.0.1:{port}", gpus, server, log)
+        ready = GenerationServer(f"http://127.0.0.1:{port}", gpus, server, log, began)
         try:
             _wait(ready)
             ready.watch()

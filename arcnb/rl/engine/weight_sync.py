@@ -39,6 +39,7 @@ def send_merged_weights(trainer) -> None:
 
     Does nothing for a trainer that samples in any other way, or whose policy has no adapter.
     """
+    import torch
     from peft import PeftModel
 
     generation = getattr(trainer, "vllm_generation", None)
@@ -55,7 +56,13 @@ def send_merged_weights(trainer) -> None:
         generation._iter_named_params = loaded
     elif client := getattr(generation, "vllm_client", None):
         send = client.update_named_params
-        client.update_named_params = lambda metadata, named: send(metadata, of_this_stream(named))
+
+        def sent(metadata, named: Weights) -> None:
+            send(metadata, of_this_stream(named))
+            # vLLM 0.23 sends on new streams each time, and torch keeps the memory of old ones for them alone.
+            torch.cuda.empty_cache()
+
+        client.update_named_params = sent
 
 
 def merged_weights(generation) -> Weights:

@@ -216,6 +216,27 @@ def test_a_process_that_aborts_behind_its_exception_failed_by_the_exception():
     assert failure(report) == "process 1 was killed by SIGABRT"
 
 
+# Two processes of four GPUs, as torch 2.11 reports them: the first hung, so that the launcher killed it.
+HUNG = """Failures:
+[1]:
+  time      : 2026-11-28_07:54:49
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 12395)
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-28_07:54:18
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 12396)
+"""
+
+
+def test_a_process_that_the_launcher_had_to_kill_is_not_why():
+    killed = "process 1 was killed by SIGKILL (by hand, or for want of memory)"
+    assert failure(HUNG.format(-9)) == killed
+    assert failure("[rank1]: ValueError: it had enough\n" + HUNG.format(1)) == "ValueError: it had enough"
+
+
 @pytest.mark.parametrize(
     "cause", ["node 2 of 2 (b) is lost: no sign of it for 8 s", "failed in one of 2: ValueError: bad data"]
 )

@@ -81,6 +81,21 @@ def test_a_server_whose_port_was_taken_meanwhile_gets_another(small_model, tmp_p
         assert urlopen(f"{server.address}/health").read() == b"01"
 
 
+SILENT = "import sys; sys.exit(3)"
+
+
+def test_what_a_server_said_before_a_run_was_resumed_stays_and_is_not_quoted(
+    small_model, tmp_path, monkeypatch
+):
+    log = tmp_path / "log.txt"
+    log.write_text("the server of before: copy 0 died\n")
+    monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", SILENT])
+    never_ready = servers.generation_server(small_model, ["0"], 512, log)
+    with pytest.raises(LaunchError, match=r"ended \(3\): it said nothing; see "), never_ready:
+        pass
+    assert log.read_text().startswith("the server of before")
+
+
 LEAVES_A_PROCESS = """
 import subprocess
 engine = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; sleep 600"], stdout=subprocess.PIPE)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from arcnb.models.training.checkpoints import newest_complete
@@ -25,6 +26,7 @@ from tests.rl.conftest import QUICK
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
 SIZES |= {"overlong_weight": 1.0, "overlong_buffer": 24}
 STEPS = {"max_steps": 4, "save_steps": 2, "eval_steps": 100, "num_generations_eval": 1}
+STEPS |= {"gradient_checkpointing": True}
 # Any share of distinct tokens is taken for a collapse, once there is a first window to compare with.
 ALWAYS = {"guard.action": "rollback", "guard.window": 3, "guard.max_rollbacks": 1}
 ALWAYS |= {"guard.thresholds.unique_tokens": 100.0, "guard.thresholds.kl": 1e9}
@@ -93,3 +95,11 @@ def test_the_adapter_is_left_whole(runs):
         left, saved = (load_file(one / "adapter_model.safetensors") for one in (folder / "adapter", last))
         assert left.keys() == saved.keys()
         assert all((left[name] == saved[name]).all() and left[name].numel() for name in left)
+
+
+def test_recomputed_layers_are_released_one_by_one(runs):
+    """TRL asks for reentrant checkpoints, under which DeepSpeed holds the whole model."""
+    for folder in runs[:3]:
+        arguments = newest_complete(folder / "checkpoints") / "training_args.bin"
+        asked = torch.load(arguments, weights_only=False).gradient_checkpointing_kwargs
+        assert asked == {"use_reentrant": False}
