@@ -188,6 +188,20 @@ BREAKS: list[Break] = [
     ),
     # models
     Break(
+        "Under ZeRO-3 a recomputed layer is released before the next one comes",
+        "arcnb/models/training/zero3.py",
+        '{"use_reentrant": False}',
+        '{"use_reentrant": True}',
+        ("tests/models/training/test_zero3.py::test_reentrant_only_where_the_other_would_fail",),
+    ),
+    Break(
+        "Of processes that failed together the first is named",
+        "arcnb/models/training/output.py",
+        "text.rpartition(_CAUSE)[2]",
+        "text",
+        ("tests/models/training/test_nodes.py::test_a_process_that_the_launcher_had_to_kill_is_not_why",),
+    ),
+    Break(
         "An adapter of another model is refused",
         "arcnb/models/lora/compatibility.py",
         "        if not fits:\n",
