@@ -9,7 +9,7 @@ engine that dies is started again once in a call of `generate`, and gets everyth
 
 import contextlib
 import itertools
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,14 +139,19 @@ class VllmBackend(Backend):
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         """See `arcnb.models.sampling.backends`. One call at a time; leaving the iterator early drops the
-        rest."""
+        rest.
+
+        vLLM's numbers depend on what it computes together. A list of requests that it can hold all begins
+        when all are there: the same list gives the same samples, however busy the machine is.
+        """
         if self._generating:
             raise ArcnbError("the backend is already generating; exhaust or close the first iterator")
         if not self.engine.running:
             raise ArcnbError("the backend is closed")
         self._generating, self._cancelled = True, set()
         try:
-            yield from self._generate(iter(requests), sampling)
+            at_once = isinstance(requests, Sequence) and sum(one.n for one in requests) <= self._most
+            yield from self._generate(iter(requests), sampling, at_once)
         finally:
             self._generating = False
             self._abort(list(self._flights))
@@ -164,11 +169,19 @@ class VllmBackend(Backend):
         with contextlib.suppress(Exception):
             self.close()
 
-    def _generate(self, source: Iterator[Request], sampling: Sampling) -> Iterator[Completion]:
+    @property
+    def _most(self) -> int:
+        """Completions that the engine has, waiting ones included."""
+        return 2 * self.engine.max_num_seqs
+
+    def _generate(self, source: Iterator[Request], sampling: Sampling, at_once: bool) -> Iterator[Completion]:
         engine, flights, more = self.engine, self._flights, True
         self._died = False
+        if at_once:
+            with self._reviving(sampling):
+                engine.hold()
         while True:
-            most = 2 * engine.max_num_seqs  # completions that the engine has, waiting ones included
+            most = self._most
             filling = len(flights) <= most - max(1, engine.max_num_seqs // 2)
             while filling and more:
                 if (request := next(source, None)) is None:

@@ -64,6 +64,7 @@ class VllmEngine:
         self.settings = settings
         self.mark: str | None = None
         self._llm = None
+        self._held = False
         self._gpus = GpuChoice(settings.options.tensor_parallel_size)
 
     @property
@@ -91,9 +92,19 @@ class VllmEngine:
         with self._deadly():
             self._llm.llm_engine.add_request(name, prompt, params, lora_request=lora_request)
 
+    def hold(self) -> None:
+        """Has what is added from now on begin together, at the next `step`. Raises EngineDied."""
+        with self._deadly():
+            self._llm.llm_engine.engine_core.call_utility("pause_scheduler", "keep", False)
+        self._held = True
+
     def step(self) -> list:
         """Waits for the next outputs and returns those that are finished. Raises EngineDied."""
         engine = self._llm.llm_engine
+        if self._held:
+            with self._deadly():
+                engine.engine_core.call_utility("resume_scheduler")
+            self._held = False
         if not engine.has_unfinished_requests():
             raise ArcnbError(f"the vllm engine lost its requests: {self._cause()}")
         with self._deadly():
@@ -133,7 +144,7 @@ class VllmEngine:
     def _end(self) -> None:
         if self._llm is None:
             return
-        llm, self._llm = self._llm, None
+        llm, self._llm, self._held = self._llm, None, False
         self._closed.set()
         with contextlib.suppress(Exception):  # a dead engine cannot shut down in good order
             llm.llm_engine.engine_core.shutdown(timeout=1)

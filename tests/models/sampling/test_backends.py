@@ -103,6 +103,29 @@ def test_same_requests_same_completions_other_seed_others(backend):
         assert len({tuple(first[key, i].token_ids) for i in range(3)}) == 3, "completions repeat"
 
 
+def test_nothing_of_a_list_begins_before_all_of_it_is_there(backend, monkeypatch):
+    """Else what is computed together, and so the numbers, would depend on how busy the machine is."""
+    if backend.name != "vllm":
+        pytest.skip("of vllm's engines")
+    engine, steps = backend.engine, []
+    add, step = engine.add, engine.step
+
+    def late(*words):
+        add(*words)
+        time.sleep(0.05)  # an engine that had begun would be done in that time
+
+    def counting():
+        outputs = step()
+        steps.append(len(outputs))
+        return outputs
+
+    monkeypatch.setattr(engine, "add", late)
+    monkeypatch.setattr(engine, "step", counting)
+    requests = [Request(ids, n=4, seed=3, key=i) for i, ids in enumerate(prompts(3))]
+    assert len(collect(backend, requests, Sampling(max_tokens=4))) == 12
+    assert sum(steps) == 12 > len(steps), "each by itself would take three or four steps"
+
+
 def test_request_that_does_not_fit_is_answered_skipped_and_never_cut(backend):
     context = backend.context
     assert context == 256

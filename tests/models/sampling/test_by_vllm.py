@@ -22,12 +22,14 @@ SHORT = Sampling(max_tokens=2)
 
 
 class CountingEngine:
-    """Finishes the oldest completion at each step. waiting: how many it had before every step."""
+    """Finishes the oldest completion at each step. waiting: how many it had before every step. held: how
+    many it had when it was told to begin nothing."""
 
     running, max_num_seqs = True, 8
 
     def __init__(self, settings):
         self.names, self.waiting, self.given, self.aborted, self.starts = [], [], [], [], 0
+        self.held = []
 
     def start(self):
         self.starts += 1
@@ -35,6 +37,9 @@ class CountingEngine:
     def add(self, name, prompt_ids, params, lora_request):
         self.names.append(name)
         self.given.append(tuple(prompt_ids))
+
+    def hold(self):
+        self.held.append(len(self.names))
 
     def step(self):
         self.waiting.append(len(self.names))
@@ -74,6 +79,15 @@ def test_an_engine_is_given_completions_in_bursts_and_never_runs_short(open_with
     assert sorted(completion.key for completion in made) == list(range(40))
     assert backend.engine.waiting[:9] == [16, 15, 14, 13, 16, 15, 14, 13, 16]
     assert min(backend.engine.waiting[:-13]) > CountingEngine.max_num_seqs
+
+
+@pytest.mark.parametrize(
+    ("requests", "held"), [(asked(16), [0]), (asked(4, n=4), [0]), (asked(17), []), (iter(asked(3)), [])]
+)
+def test_a_list_that_an_engine_can_hold_begins_when_all_are_there(open_with, requests, held):
+    backend = open_with(CountingEngine)
+    list(backend.generate(requests, SHORT))
+    assert backend.engine.held == held
 
 
 class SlowEngine(CountingEngine):
