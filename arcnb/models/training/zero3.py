@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 # The first that was seen to recompute frozen layers well. 0.19.2 raises CheckpointError (DeepSpeed #8130).
 _RECOMPUTES_FROZEN_LAYERS = "0.19.8"
@@ -21,9 +21,5 @@ def release_recomputed_layers(trainer) -> None:
         return
     from packaging.version import Version
 
-    try:
-        installed = Version(version("deepspeed"))
-    except PackageNotFoundError:
-        return
-    if installed >= Version(_RECOMPUTES_FROZEN_LAYERS):
+    if Version(version("deepspeed")) >= Version(_RECOMPUTES_FROZEN_LAYERS):
         trainer.args.gradient_checkpointing_kwargs = asked | {"use_reentrant": False}

@@ -39,9 +39,7 @@ _SAMPLED = "vllm:generation_tokens"
 class GenerationServer:
     """A server that is ready. gpus: of its copies, in their order. began: where in the log."""
 
-    def __init__(
-        self, address: str, gpus: Sequence[str], process: subprocess.Popen, log: Path, began: int = 0
-    ):
+    def __init__(self, address: str, gpus: Sequence[str], process: subprocess.Popen, log: Path, began: int):
         self.address, self.gpus, self.process, self.log, self.began = address, gpus, process, log, began
         self._died: list[int] = []  # copies, in the order in which they did
 
