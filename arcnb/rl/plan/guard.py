@@ -30,9 +30,10 @@ class Thresholds:
         "distinct outputs / completions that do not solve their task: fires at or below this share of first",
     )
     held_out: float = _threshold(
-        0.5, "pass rate of the eval tasks, last evaluation: fires at or below this share of the best one ..."
+        0.5,
+        "pass rate of the eval tasks, last evaluation: fires at or below this share of the best one, if the "
+        "fall, task by task, is no chance (95%)",
     )
-    held_out_errors: float = _threshold(2.0, "... and so many standard errors (over tasks) below it")
     kl: float = _threshold(
         1.0, "KL to the starting policy (TRL's estimator); healthy runs stay below 0.1", "nats a token"
     )

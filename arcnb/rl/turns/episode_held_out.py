@@ -42,7 +42,8 @@ class EpisodeHeldOut(HeldOut):
         values = pass_rates([row for row, _, _ in found], self.repeats)
         values["held_out/first_turn_pass@1"] = sum(first for _, first, _ in found) / len(found)
         by_turn = solved_by([at for _, _, at in found], self.turns)
-        return values | {f"held_out/{name}": value for name, value in by_turn.items()}
+        values |= {f"held_out/{name}": value for name, value in by_turn.items()}
+        return values | self._changes(trainer, step)
 
     def _begun(self, task: Task) -> Episode:
         shown, columns = self.shown(task)

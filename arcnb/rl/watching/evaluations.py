@@ -42,6 +42,13 @@ class Evaluations:
         keys = [rows["round"].astype(int), rows["task_id"].astype(object)]
         return cls(rows["right"].groupby(keys).agg(right="sum", of="size"))
 
+    def change_from_best(self, step: int) -> Change | None:
+        """From the best evaluation before this step, by pass@1 on its tasks; None where there is none."""
+        here = self.counts.index.get_level_values(1).isin(self.counts.loc[step].index)
+        rates = (self.counts["right"] / self.counts["of"])[here].groupby(level=0).mean()
+        before = rates[rates.index < step]
+        return None if before.empty else self.change(int(before.idxmax()), step)
+
     def change(self, before: int, after: int) -> Change | None:
         """From one step's evaluation to another's, on the tasks of both; None where they share none."""
         both = self.counts.loc[before].join(self.counts.loc[after], how="inner", lsuffix="0", rsuffix="1")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from arcnb.rl.plan.guard import GuardOptions
 
+CHANGE_HIGH = "held_out/change_high"
 TOKEN_RATIO, WEIGHT = "sampling/importance_ratio", "sampling/importance_sampling_ratio/mean"
 # signal -> the logged names that carry it, first choice first; of "ratio" the one farthest from 1
 SERIES = {
@@ -82,8 +83,8 @@ class Alarm:
 class CollapseMonitor:
     """Feeds on the logged rows of a run.
 
-    first: means over the first windows. best: of reward and held_out, the best window's mean and its standard
-    error. crossed: signal -> the step at which it first fired.
+    first: means over the first windows. best: of reward and held_out, the best window's mean, and of reward
+    its standard error. crossed: signal -> the step at which it first fired.
     """
 
     options: GuardOptions = GuardOptions()
@@ -145,10 +146,9 @@ class CollapseMonitor:
         if signal == "reward":
             values = self._values[signal]
             spread = math.sqrt(sum((value - now) ** 2 for value in values) / (len(values) - 1))
-            return self._judge_fall(signal, step, now, spread / math.sqrt(len(values)), self.lowest_reward)
-        if signal == "held_out":  # of a single task no error is known, and no fall is certain
-            error = row.get("held_out/pass@1_error")
-            return self._judge_fall(signal, step, now, math.inf if error is None else error, 0.0)
+            return self._judge_fall(signal, step, now, self.lowest_reward, spread / math.sqrt(len(values)))
+        if signal == "held_out":
+            return self._judge_fall(signal, step, now, 0.0, seen=row.get(CHANGE_HIGH, 0.0) < 0)
         if signal in ABOVE:
             limit = getattr(limits, signal)
             if signal == "truncation":
@@ -161,16 +161,20 @@ class CollapseMonitor:
             return Alarm(signal, step, now, share * first, text)
         return None
 
-    def _judge_fall(self, signal: str, step: int, now: float, error: float, floor: float) -> Alarm | None:
-        """An alarm where `now`, counted from `floor`, is too small a share of the best, and not by chance."""
+    def _judge_fall(
+        self, signal: str, step: int, now: float, floor: float, error: float = 0.0, seen: bool | None = None
+    ) -> Alarm | None:
+        """An alarm where `now`, counted from `floor`, is too small a share of the best, and not by chance:
+        `seen` says so, or standard errors do."""
         limits = self.options.thresholds
         best, best_error = self.best.get(signal, (-math.inf, 0.0))
         if now > best:
             self.best[signal] = (now, error)
             return None
         limit = floor + getattr(limits, signal) * (best - floor)
-        certain = getattr(limits, f"{signal}_errors") * math.hypot(error, best_error)
-        if now > limit or best - now <= certain:
+        if seen is None:
+            seen = best - now > limits.reward_errors * math.hypot(error, best_error)
+        if now > limit or not seen:
             return None
         return Alarm(signal, step, now, limit, FALLEN[signal].format(now=now, best=best))
 

@@ -22,6 +22,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.rollout import finish_reason
+from arcnb.rl.watching.evaluations import Evaluations
 
 
 @dataclass
@@ -56,8 +57,9 @@ class HeldOut:
         """Sample, judge, keep. {"held_out/...": value}, the same in every process.
 
         pass@1 is the share of samples that solve their task, pass@1_error its standard error over tasks,
-        pass@R the share of tasks that any sample solves, unique_outputs the share of distinct outputs among
-        a task's samples.
+        change its difference from the best evaluation before (95%: change_low to change_high), pass@R the
+        share of tasks that any sample solves, unique_outputs the share of distinct outputs among a task's
+        samples.
         """
         from accelerate.utils import gather_object
 
@@ -78,9 +80,21 @@ class HeldOut:
         judged = list(self.judge(predictions, {task.task_id: task for task in mine}))
         self.predictions.write_part(judged, round=step, shard=process, n_shards=n_processes)
         rows = [row_of(prediction) for prediction in judged]
-        return pass_rates(gather_object(rows), self.repeats) | {
-            "held_out/seconds": time.monotonic() - started
-        }
+        rates = pass_rates(gather_object(rows), self.repeats) | self._changes(trainer, step)
+        return rates | {"held_out/seconds": time.monotonic() - started}
+
+    def _changes(self, trainer, step: int) -> dict[str, float]:
+        """pass@1 against the best evaluation before, task by task, once all processes have kept theirs."""
+        from accelerate.utils import broadcast_object_list
+
+        change = None
+        if trainer.accelerator.is_main_process:
+            change = Evaluations.read(self.predictions).change_from_best(step)
+        (change,) = broadcast_object_list([change])
+        if change is None:
+            return {}
+        ends = {"": change.difference, "_low": change.low, "_high": change.high}
+        return {f"held_out/change{end}": value for end, value in ends.items()}
 
     def _prediction(
         self, task: Task, step: int, repeat: int, ids: list[int], n_prompt: int, ends: Collection[int]

@@ -181,7 +181,7 @@ def test_a_best_that_was_saved_and_not_kept_when_the_run_was_killed_is_kept_late
 
 
 def test_the_page_of_a_held_out_alarm_shows_its_curve(train, scored, tmp_path, tasks):
-    scored({0: [0.8], 2: [0.8], 3: [0.1]}, **{"held_out/pass@1_error": 0.01})
+    scored({0: [0.8], 2: [0.8], 3: [0.1]}, **{"held_out/change_high": -0.6})
     report = train(tmp_path, **EVERY_OTHER, eval_tasks=list(tasks)[:1])
     (page,) = report.pages
     row = page.read_text().split('<td class="fired">held_out</td>')[1].split("</tr>")[0]

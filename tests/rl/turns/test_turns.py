@@ -343,7 +343,7 @@ def test_held_out_shares_are_of_the_episodes_of_all_processes(
     tokenizer = load_tokenizer(letter_model)
     trainer = SimpleNamespace(
         args=SimpleNamespace(use_vllm=False),
-        accelerator=SimpleNamespace(process_index=0, num_processes=2),
+        accelerator=SimpleNamespace(process_index=0, num_processes=2, is_main_process=True),
         eos_token_ids=[tokenizer.eos_token_id],
     )
     with Executor(1) as executor:
