@@ -1,6 +1,6 @@
 """What only GPUs can show: half precision with their kernels, and a policy that reaches its vLLM server.
 
-Run on a node with GPUs: pytest tests/rl/test_gpu.py -rs
+Run on a node with GPUs: python -m tests.on_gpus
 """
 
 import gc

@@ -1,6 +1,6 @@
 """Engines as only GPUs have them: a quantised base, a model spread over two GPUs.
 
-Run on a node with GPUs: pytest tests/models/sampling/test_gpu.py -rs
+Run on a node with GPUs: python -m tests.on_gpus
 """
 
 import pytest
