@@ -6,8 +6,8 @@
 
 Engines measure free GPU memory while they open, so two tests at a time disturb each other, and an engine that
 hangs would take the tests behind it along. A line a test: what became of it, seconds, its id, and the last
-error of one that failed; whole outputs are in the
-folder --output. The exit code is 1 if any failed or was killed.
+error of one that failed; whole outputs are in the folder --output. The exit code is 1 if any failed or was
+killed.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
