@@ -1,7 +1,7 @@
 """vLLM's flash attention, with what running sequences share of their prompts read once a step.
 
 vLLM imports this in the engine's process, see `arcnb.rl.engine.options.group_attention`; written for vLLM
-0.23 on CUDA and its first model runner (it knows the cache of 0.26, but never ran with it). In every decoding
+0.23 on CUDA and its first model runner (with 0.26 two tests of three passed). In every decoding
 step each of k sequences of one prompt reads the prompt's keys and values anew. vLLM's own cascade attention
 reads once what all running sequences share, but cannot be part of a CUDA graph, which costs what it gains.
 
