@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from arcnb.errors import ArcnbError
 from arcnb.problems.languages.language import Language
 from arcnb.problems.sets.problem import Problem
-from arcnb.programs.extraction import Extraction
+from arcnb.programs.extraction import FENCE, Extraction
 
 FORMATS = ("plain", "reasoning")
 _REASONING = re.compile(
     r"\s*<reasoning>(?P<thought>.*?)</reasoning>\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL
 )
 _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_FENCE = re.compile(r"^```", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,15 @@ def read_answer(
         body = answers[-1] if answers else text
         cut = truncated and (not answers or not text.rstrip().endswith("</answer>"))
         found = language.extract(body, problem, cut)
+        if kept and once:
+            strict = _is_whole(found) and len(FENCE.findall(kept["answer"])) in (0, 2)
         if found.program is None and answers:
             found = language.extract(text, problem, cut)
-        if kept and once and len(_FENCE.findall(kept["answer"])) in (0, 2):
-            strict = found.program is not None and found.reason is None
     else:
         found = language.extract(text, problem, truncated)
-        strict = found.program is not None and found.reason is None and len(_FENCE.findall(text)) == 2
+        strict = _is_whole(found) and found.how == "fenced" and len(FENCE.findall(text)) == 2
     return Reading(found, strict)
+
+
+def _is_whole(found: Extraction) -> bool:
+    return found.program is not None and found.reason is None

@@ -20,10 +20,10 @@ PARSE_BUDGET = 300_000  # characters parsed for one completion, about 0.3 s
 REMEMBERED = 1024  # completions; a small model writes the same one again and again
 CUT_ATTEMPTS = 20  # places tried when the end (or the beginning) of a text is not code
 
-_FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}", re.MULTILINE)
+FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}", re.MULTILINE)
 _TAG = re.compile(r"[ \t]*([A-Za-z][\w+#.-]*)?")
 _PYTHON_TAGS = {"python", "python3", "py", "py3", "pythonic", "ipython", "python2", "pycon"}
-_CODE_LINE = re.compile(r"(?:import|from|def|class|async)\s|[@#]|[A-Za-z_]\w*(?:\s*:[^=]*)?\s*=[^=]")
+_CODE_LINE = re.compile(r"(?:import|from|def|class|async)\s|[@#]|[A-Za-z_]\w*\s*(?::[^=]*)?=[^=]")
 _CONTINUES = re.compile(r"(?:else|elif|except|finally|case)\b|[\s)\]}]")
 
 
@@ -110,7 +110,7 @@ def extract_program(completion: str, entry: str = "transform", truncated: bool =
 
 
 def _blocks(completion: str) -> Iterator[_Block]:
-    fences = list(_FENCE.finditer(completion))
+    fences = list(FENCE.finditer(completion))
     if not fences:
         yield _Block(_readings(completion), "", "plain")
         return
@@ -129,17 +129,17 @@ def _blocks(completion: str) -> Iterator[_Block]:
 def _readings(text: str) -> tuple[str, ...]:
     """The text stripped, and with a common indentation removed (a block inside a list item)."""
     plain = text.strip()
-    indent = re.match(r"\s*?\n?([ \t]+)\S", text)
-    if not indent or not plain:
+    lead = text[: len(text) - len(text.lstrip())]
+    margin = lead[len(lead.rstrip(" \t")) :]
+    if not margin or not plain:
         return (plain,)
-    margin = indent[1]
     dedented = "\n".join(line.removeprefix(margin) for line in text.split("\n")).strip()
     return (plain,) if dedented == plain else (dedented, plain)
 
 
 def _joined(completion: str, entry: str) -> Iterator[str]:
     """Blocks that hold fences themselves, as in a docstring: from an opening fence over inner ones."""
-    fences = list(_FENCE.finditer(completion))
+    fences = list(FENCE.finditer(completion))
     tried = 0
     for first in range(len(fences) - 1, -1, -1):
         head, _, _ = completion[fences[first].end() :].partition("\n")

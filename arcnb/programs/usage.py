@@ -25,7 +25,7 @@ import numpy as np
 
 from arcnb.errors import ArcnbError
 from arcnb.programs.libraries import LIBRARIES
-from arcnb.programs.syntax import ProgramSyntaxError, bound_names, imports_of, parse_program
+from arcnb.programs.syntax import ProgramSyntaxError, bound_names, imports_of, parse_program, parse_shallow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +59,9 @@ def library_names(library: str) -> tuple[str, ...]:
 def program_usage(program: str, library: str) -> Counter[str]:
     """Uses of each name in one program: calls, and mentions such as a function passed to another.
 
-    ProgramSyntaxError when it does not parse.
+    ProgramSyntaxError when it does not parse, or is nested too deeply to be followed.
     """
-    nodes = list(ast.walk(parse_program(program)))
+    nodes = list(ast.walk(parse_shallow(program)))
     countable = set(library_names(library))
     imports = [found for found in imports_of(nodes) if found.module == library]
     modules = {found.bound for found in imports if found.name is None}

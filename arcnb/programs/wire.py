@@ -50,6 +50,7 @@ ORDERS = STATUS_CODES.index("lost")
 CODE_OF_STATUS = {name: code for code, name in enumerate(STATUS_CODES)}
 
 MAX_TYPE, MAX_MESSAGE, MAX_SIDE = 100, 300, 30
+MAX_LINE = 2**31 - 1  # as prediction sets keep it
 DIGITS = bytes(range(10))
 
 
@@ -204,11 +205,16 @@ def printable(text: bytes | str, longest: int) -> str:
     return characters[:longest]
 
 
-def parse_record(data: bytes) -> Record:
+def measurements(data: bytes, at: int = 0) -> tuple[float, float, float]:
+    """Seconds, processor seconds and MB of the record at ``data[at:]``: `restamp` wrote them, no program."""
+    return RECORD.unpack_from(data, at)[5:8]
+
+
+def parse_record(data: bytes, n_inputs: int) -> Record:
     """The one record that ``data`` holds; raises ``WireError`` unless every byte of it is in order.
 
-    Outputs are checked for 1..30 sides, cells 0..9 and exact length; they come back read-only. Whether there
-    is one for each input is for the caller to say, who knows the inputs.
+    Outputs are one an input, or none of what is not "ok"; they are checked for 1..30 sides, cells 0..9 and
+    exact length, and come back read-only.
     """
     if not is_framed(data):
         raise WireError(f"{len(data)} bytes are no record")
@@ -216,6 +222,10 @@ def parse_record(data: bytes) -> Record:
     start = RECORD.size + n_kind + n_message
     if code >= len(STATUS_CODES) or n_kind > MAX_TYPE or n_message > MAX_MESSAGE or start > len(data):
         raise WireError(f"record header out of range (status {code}, texts {n_kind} and {n_message})")
+    if line > MAX_LINE:
+        raise WireError(f"line {line} is in no program")
+    if n_outputs != (n_inputs if STATUS_CODES[code] == "ok" else 0):
+        raise WireError(f"{n_outputs} outputs for {n_inputs} inputs")
     texts = data[RECORD.size : start]
     outputs = []
     for number in range(n_outputs):

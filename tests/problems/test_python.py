@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.answers import read_answer
 from arcnb.problems.grading import ProblemJudge
-from arcnb.problems.languages.language import Trial
+from arcnb.problems.languages.language import Trial, last_block
 from arcnb.problems.languages.python import passes
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import problem_format
@@ -24,6 +25,7 @@ from arcnb.problems.sets.assertions import python_tests
 from arcnb.problems.sets.files import load_problems, summary, write_problems
 from arcnb.problems.sets.generated import simple_problems
 from arcnb.problems.sets.problem import Problem
+from arcnb.problems.sets.values import UNREADABLE, decode
 from arcnb.problems.training.solutions import check_solutions
 from tests.problems.problem_examples import ADD
 
@@ -150,6 +152,8 @@ def test_translated_assertions_judge(languages):
         "assert bool(add(1, 2) == 3) == True",
         "assert same(add(1, 2), 3)",
         "assert isinstance(add(1, 2), int)",
+        "assert isinstance(add(1, 2), int) == True",
+        "assert callable(add) is True",
         "assert np.allclose(add([1], [2]), [3])",
         "assert add(b'a', b'b') == b'ab'",
         "one = 1\nassert add(one, 2) == 3",
@@ -354,11 +358,21 @@ def test_the_program_is_not_given_what_is_expected(executor, monkeypatch):
     assert not any("424242" in job.program for job in sent)
 
 
+def test_a_value_that_no_float_holds_is_unreadable():
+    assert decode(f'["c", [1{"0" * 400}, 0]]') is UNREADABLE
+
+
 # ---------------------------------------------------------------- answers
 
 
 PROGRAM = "def add(a, b):\n    return a + b"
 BLOCK = f"```python\n{PROGRAM}\n```"
+
+
+def test_a_fence_that_never_ends_costs_little(languages):
+    began = time.monotonic()
+    last_block("```" + "a" * 90_000 + "`", False, bool)
+    assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -370,6 +384,10 @@ BLOCK = f"```python\n{PROGRAM}\n```"
         (PROGRAM, "plain", False, PROGRAM),
         (f"```python\n{PROGRAM}", "plain", False, PROGRAM),
         ("I do not know.", "plain", False, None),
+        (f"~~~python\n{PROGRAM}\n~~~\n```\nnothing\n```", "plain", False, PROGRAM),
+        (f"```\nnothing\n```\n~~~python\n{PROGRAM}", "plain", False, PROGRAM),
+        (f"<reasoning>{BLOCK}</reasoning><answer>no</answer>", "reasoning", False, PROGRAM),
+        (f"<reasoning>s</reasoning><answer>~~~\nx\n~~~\n{BLOCK}</answer>", "reasoning", False, PROGRAM),
         (f"<reasoning>sum</reasoning>\n<answer>\n{PROGRAM}\n</answer>", "reasoning", True, PROGRAM),
         (f"<reasoning>sum</reasoning><answer>\n{BLOCK}\n</answer>\n", "reasoning", True, PROGRAM),
         (f"<reasoning>sum</reasoning> so <answer>\n{BLOCK}\n</answer>", "reasoning", False, PROGRAM),

@@ -93,6 +93,7 @@ def test_error_marks_become_statuses(error, loading, status):
         ("1 0n 2.5", "1 0 2.5", False),
         ("-0w 1 0w", "-0w 1.0000001 0w", True),
         ("1 0w", "1 1e+30", False),
+        ("1 0w", "1 -0w", False),
         ("1.5 2e", "1.5 2.0000001e", True),
         ("1.5 2e", "1.5 2", False),  # shorter floats are another type
         ("1e10", "10000000000f", True),

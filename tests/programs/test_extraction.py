@@ -197,6 +197,7 @@ def test_texts_without_program(text):
         "x" * 1_000_000,
         "if 1:\n" * 10_000,
         "\n" * 99_000 + "transform = 1 +",
+        "a:" + " " * 90_000,
     ],
     ids=lambda body: body[:6],
 )
@@ -208,6 +209,13 @@ def test_hostile_text_costs_little_and_raises_nothing_else(body):
     with contextlib.suppress(ProgramSyntaxError):
         parse_program(text)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("opening", ["", "```python\n", "```python\ndef transform(g): return g\n```\n"])
+def test_blanks_without_end_cost_little(opening):
+    began = time.monotonic()
+    extract_program(opening + " " * 90_000)
+    assert time.monotonic() - began < 1
 
 
 def test_thousands_of_fences_cost_little():

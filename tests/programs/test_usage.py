@@ -87,6 +87,8 @@ def test_errors_name_what_is_wrong():
         library_names("numpy")
     with pytest.raises(ProgramSyntaxError):
         program_usage("x = ", "common")
+    with pytest.raises(ProgramSyntaxError):
+        program_usage("x" + ".T" * 1200, "common")
 
 
 def test_the_main_library_is_the_one_most_programs_import():

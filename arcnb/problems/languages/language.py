@@ -15,7 +15,7 @@ from arcnb.programs.extraction import Extraction
 SHOWN = 200  # characters of a value that are kept for people
 
 _ANY_TAG = re.compile(".*")
-_FENCE = re.compile(r"^[ \t]*```(?P<tag>[\w.+#-]*)(?P<rest>[^`\n]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```(?P<tag>[\w.+#-]*+)(?P<rest>[^`\n]*+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
     asked = ast.parse(test.call, mode="eval")
     if entry and entry not in {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)}:
         return False  # `len('abc') == 3`: it does not ask the program, so that anything passes
-    if test.compare in ("true", "false") and entry and _name(getattr(asked.body, "func", asked)) != entry:
+    truth = test.compare in ("true", "false") or isinstance(test.expected, bool)
+    if truth and entry and _name(getattr(asked.body, "func", asked)) != entry:
         return False  # `isinstance(f(2), int)`: a program can define that itself
     if any(isinstance(node, ast.Compare) and _calls(node) for node in ast.walk(asked)):
         return False

@@ -40,7 +40,7 @@ def decode(text: str) -> object:
     """
     try:
         return _plain(json.loads(text), 0)
-    except (ValueError, RecursionError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError, OverflowError):
         return UNREADABLE
 
 

@@ -53,10 +53,11 @@ class Limits:
     check_determinism: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "seconds_per_input", "memory_mb", "output_mb"):
+        most = dict.fromkeys(("seconds", "seconds_per_input", "memory_mb"), 10**6)
+        for name, bound in (most | {"output_mb": 4096}).items():  # a message says its length in 32 bits
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-                raise ArcnbError(f"{name} must be a number above 0 and below 1,000,000, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < bound:
+                raise ArcnbError(f"{name} must be a number above 0 and below {bound:,}, got {value!r}")
         fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
         object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
 

@@ -151,9 +151,10 @@ class Pool:
             end = wire.end_of_record(body, at)
             ticket = batch.tickets.pop(wire.index_of_record(body, at))
             try:
-                record = wire.parse_record(body[at:end])
+                record = wire.parse_record(body[at:end], len(ticket.grids))
             except wire.WireError as error:
-                record = wire.Record("crashed", (), "BadMessage", str(error))
+                used = wire.measurements(body, at)
+                record = wire.Record("crashed", (), "BadMessage", str(error), None, *used)
             yield ticket, record, batch.lane
             at = end
         if what == wire.DONE:

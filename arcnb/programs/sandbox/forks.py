@@ -104,14 +104,14 @@ class Forks:
         for number, grid in enumerate(grids, 1):
             left = orders._replace(seconds=max(0.001, orders.seconds - max(cpu, wall / BY_THE_CLOCK)))
             try:
-                record = wire.parse_record(self.run_isolated(left, program, [grid]))
+                data = self.run_isolated(left, program, [grid])
+                record = wire.parse_record(data, 1)
             except wire.WireError as error:
-                return wire.encode_record(0, "crashed", (), "BadMessage", str(error))
+                used = map(sum, zip((wall, cpu, 0.0), wire.measurements(data), strict=True))
+                return wire.encode_record(0, "crashed", (), "BadMessage", str(error), None, *used)
             if record.status == "slow":
                 return wire.encode_record(0, "slow")
             wall, cpu, peak = wall + record.seconds, cpu + record.cpu_seconds, max(peak, record.memory_mb)
-            if record.status == "ok" and len(record.outputs) != 1:
-                return wire.encode_record(0, "crashed", (), "BadMessage", "not one output for one input")
             if record.status != "ok":
                 error = (record.error_type, f"input {number} of {len(grids)}: {record.error_message}")
                 return wire.encode_record(0, record.status, (), *error, record.error_line, wall, cpu, peak)

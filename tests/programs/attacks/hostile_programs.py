@@ -233,6 +233,14 @@ _PIPES = {
         "import os\nfrom arcnb.programs import wire\ndef transform(grid):\n"
         "    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\xff'] * 3))\n    os._exit(0)"
     ),
+    "a forged line is a verdict": (
+        "import os\nfrom arcnb.programs import wire\ndef transform(grid):\n"
+        "    os.write(3, wire.encode_record(0, 'error', (), 'E', 'm', 2**32 - 1))\n    os._exit(0)"
+    ),
+    "a forged count of answers is a verdict": (
+        "import os\nfrom arcnb.programs import wire\ndef transform(grid):\n"
+        "    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\x07'] * 65535))\n    os._exit(0)"
+    ),
     "a forged order to run again is a verdict": (
         "import os\nfrom arcnb.programs import wire\ndef transform(grid):\n"
         "    os.write(3, wire.encode_record(0, 'lost'))\n    os._exit(0)"
@@ -358,6 +366,8 @@ for _name, _verdict in {
     "a flooded pipe is cut": {"output_limit", "crashed"},
     "forged answers of the wrong number are a verdict": {"crashed"},
     "forged cells are a verdict": {"crashed"},
+    "a forged line is a verdict": {"crashed"},
+    "a forged count of answers is a verdict": {"crashed"},
     "a forged order to run again is a verdict": {"crashed"},
     "a forged order to wait is a verdict": {"crashed"},
     "a gigabyte of prints is discarded": {"ok", "timeout"},

@@ -241,6 +241,24 @@ def test_impossible_limits_are_refused_by_name(name, value):
         Limits(**{name: value})
 
 
+def test_more_output_than_a_message_can_say_is_refused():
+    with pytest.raises(ArcnbError, match="output_mb must be a number above 0 and below 4,096"):
+        Limits(output_mb=5000)
+
+
+def test_a_forged_answer_hides_no_time():
+    forged = (
+        "import os, time\nfrom arcnb.programs import wire\ndef transform(grid):\n"
+        "    end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n"
+        "    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\xff']))\n    os._exit(0)"
+    )
+    with Executor(1) as executor:
+        (execution,) = executor.run([Job(forged, GRIDS[:1])])
+    assert (execution.status, execution.error_type) == ("crashed", "BadMessage")
+    assert execution.cpu_seconds >= 0.3
+    assert execution.seconds >= 0.3
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

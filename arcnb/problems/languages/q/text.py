@@ -7,6 +7,7 @@ it, or `err` and the error. Expected values are evaluated by another process and
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -111,4 +112,4 @@ def _near(a: str, b: str) -> bool:
     if a == b or "0n" in (a, b):
         return a == b
     x, y = (float(number.replace("0w", "inf")) for number in (a, b))
-    return x == y or abs(x - y) <= 1e-6 * max(1.0, min(abs(x), abs(y)))
+    return x == y or (math.isfinite(x - y) and abs(x - y) <= 1e-6 * max(1.0, min(abs(x), abs(y))))
