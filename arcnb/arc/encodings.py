@@ -14,8 +14,7 @@ Layers that cannot be told apart when read, like a fence in a fence, are refused
     shape(inner), GridShapeEncoder           in a fence tagged "grid shape: 2x3"
 
 Reading takes the first fence of its kind and leaves the text around it alone. What is read is a valid grid
-or an `ArcnbError` with line and column. `strict=False` forgives an unclosed fence, a wrong stated shape
-or row number, uneven repeats, digits among symbols and blanks around separated digits.
+or an `ArcnbError` with line and column; nothing that deviates from what is written is forgiven.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ class Layer:
     def write(self, grid: Grid) -> str:
         return "\n".join(map(self.write_row, grid.tolist()))
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return [(line, self.read_row(line, strict)) for line in lines]
+    def read(self, lines: list[Line]) -> Rows:
+        return [(line, self.read_row(line)) for line in lines]
 
     def write_row(self, row: list[int]) -> str:
         raise NotImplementedError
 
-    def read_row(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line) -> list[int]:
         raise NotImplementedError
 
 
@@ -78,7 +77,7 @@ class Minimal(Layer):
     def write_row(self, row: list[int]) -> str:
         return "".join(map(str, row))
 
-    def read_row(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line) -> list[int]:
         return [_digit(line, c, i) for i, c in enumerate(line.text)]
 
 
@@ -93,10 +92,10 @@ class Separated(Layer):
     def write_row(self, row: list[int]) -> str:
         return self.separator.join(map(str, row))
 
-    def read_row(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line) -> list[int]:
         row, offset = [], 0
         for cell in line.text.split(self.separator):
-            row.append(_digit(line, cell if strict else cell.strip(), offset))
+            row.append(_digit(line, cell, offset))
             offset += len(cell) + len(self.separator)
         return row
 
@@ -112,9 +111,9 @@ class Repeat(Layer):
     def write_row(self, row: list[int]) -> str:
         return "".join(str(cell) * self.n for cell in row)
 
-    def read_row(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line) -> list[int]:
         starts = range(0, len(line.text), self.n)
-        for i in starts if strict else ():
+        for i in starts:
             run = line.text[i : i + self.n]
             if run != run[0] * self.n:
                 raise line.error(f"{run!r} is not one digit {self.n} times", i)
@@ -126,7 +125,7 @@ class ColorNames(Layer):
     def write_row(self, row: list[int]) -> str:
         return " ".join(COLOR_NAMES[cell] for cell in row)
 
-    def read_row(self, line: Line, strict: bool) -> list[int]:
+    def read_row(self, line: Line) -> list[int]:
         row = []
         for word in re.finditer(r"\S+", line.text):
             if word[0] not in COLOR_NAMES:
@@ -144,25 +143,24 @@ class Symbols(Wrapping):
     def write(self, grid: Grid) -> str:
         return self.inner.write(grid).translate(str.maketrans(_DIGITS, SYMBOLS))
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        table = str.maketrans(SYMBOLS, _DIGITS)
-        if strict:  # a plain digit is no symbol; one outside the grid is spoilt as well, and not missed
-            table |= str.maketrans(_DIGITS, _NO_DIGIT * len(_DIGITS))
-        return self.inner.read([line._replace(text=line.text.translate(table)) for line in lines], strict)
+    def read(self, lines: list[Line]) -> Rows:
+        # A plain digit is no symbol; one outside the grid is spoilt as well, and not missed.
+        table = str.maketrans(SYMBOLS + _DIGITS, _DIGITS + _NO_DIGIT * len(_DIGITS))
+        return self.inner.read([line._replace(text=line.text.translate(table)) for line in lines])
 
 
 class RowNumbers(Wrapping):
     def write(self, grid: Grid) -> str:
         return "\n".join(f"{i} {line}" for i, line in enumerate(self.inner.write(grid).split("\n")))
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return self.inner.read([self._unnumbered(line, i, strict) for i, line in enumerate(lines)], strict)
+    def read(self, lines: list[Line]) -> Rows:
+        return self.inner.read([self._unnumbered(line, i) for i, line in enumerate(lines)])
 
-    def _unnumbered(self, line: Line, expected: int, strict: bool) -> Line:
+    def _unnumbered(self, line: Line, expected: int) -> Line:
         number, space, _ = line.text.partition(" ")
         if not space:
             raise line.error("no row number and space at the start of the line")
-        if strict and number != str(expected):
+        if number != str(expected):
             raise line.error(f"row number {number!r} instead of {expected}")
         return line.after(len(number) + 1)
 
@@ -171,20 +169,20 @@ class CodeBlock(Wrapping):
     def write(self, grid: Grid) -> str:
         return f"{_FENCE}grid\n{self.inner.write(grid)}\n{_FENCE}"
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        return self.inner.read(_fenced(lines, r"grid\s*$", "grid", strict)[1], strict)
+    def read(self, lines: list[Line]) -> Rows:
+        return self.inner.read(_fenced(lines, r"grid\s*$", "grid")[1])
 
 
 class StatedShape(Wrapping):
     def write(self, grid: Grid) -> str:
         return f"{_FENCE}grid shape: {grid.shape[0]}x{grid.shape[1]}\n{self.inner.write(grid)}\n{_FENCE}"
 
-    def read(self, lines: list[Line], strict: bool) -> Rows:
-        opening, body = _fenced(lines, r"grid shape:", "grid shape: {rows}x{columns}", strict)
-        rows = self.inner.read(body, strict)
+    def read(self, lines: list[Line]) -> Rows:
+        opening, body = _fenced(lines, r"grid shape:", "grid shape: {rows}x{columns}")
+        rows = self.inner.read(body)
         stated = opening.text.partition("grid shape:")[2].strip()
         found = f"{len(rows)}x{len(rows[0][1])}"
-        if strict and stated != found:
+        if stated != found:
             place = opening.text.find(stated)
             raise opening.error(f"the stated shape is {stated}, the grid has {found}", place)
         return rows
@@ -208,7 +206,7 @@ def _digit(line: Line, text: str, offset: int) -> int:
     return int(text)
 
 
-def _fenced(lines: list[Line], tag: str, name: str, strict: bool) -> tuple[Line, list[Line]]:
+def _fenced(lines: list[Line], tag: str, name: str) -> tuple[Line, list[Line]]:
     """The opening line of the first fence whose tag matches, and the lines up to its end."""
     opening = next((i for i, line in enumerate(lines) if re.search(_FENCE + tag, line.text)), None)
     if opening is None:
@@ -221,8 +219,7 @@ def _fenced(lines: list[Line], tag: str, name: str, strict: bool) -> tuple[Line,
             break
         body.append(line)
     else:
-        if strict:
-            raise lines[opening].error("the fence is never closed")
+        raise lines[opening].error("the fence is never closed")
     body = _stripped(body)
     if not body:
         raise lines[opening].error("no grid, the fence is empty")
@@ -240,12 +237,12 @@ class GridEncoding:
         """The grid as text, without a final line break."""
         return self.layer.write(as_grid(grid))
 
-    def to_grid(self, text: str, strict: bool = True) -> Grid:
+    def to_grid(self, text: str) -> Grid:
         """The grid in `text`; blank space around it does not count. Raises `ArcnbError`."""
         lines = _stripped([Line(row, i, 1) for i, row in enumerate(text.split("\n"), 1)])
         if not lines:
             raise ArcnbError("line 1, column 1: no grid, the text is empty")
-        return _as_grid(self.layer.read(lines, strict))
+        return _as_grid(self.layer.read(lines))
 
 
 # Adding an encoding: a layer with at most one field and its entry here.

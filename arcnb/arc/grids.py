@@ -29,7 +29,7 @@ def as_grid(value: object, where: str = "grid") -> Grid:
     else:
         array = _from_rows(value.tolist() if isinstance(value, np.ndarray) else value, where)
     if max(array.shape) > MAX_SIDE:
-        raise ArcnbError(f"{where}: {_shape(array)} is larger than {MAX_SIDE}x{MAX_SIDE}")
+        raise ArcnbError(f"{where}: {grid_size(array)} is larger than {MAX_SIDE}x{MAX_SIDE}")
     if array.min() < 0 or array.max() >= N_COLORS:
         row, column = np.argwhere((array < 0) | (array >= N_COLORS))[0]
         raise ArcnbError(f"{where}: row {row}, column {column} holds {array[row, column]}, not a colour 0..9")
@@ -38,13 +38,28 @@ def as_grid(value: object, where: str = "grid") -> Grid:
     return grid
 
 
+def grid_size(grid: Grid) -> str:
+    """Rows x columns of a grid: "3x4"."""
+    return "x".join(map(str, grid.shape))
+
+
+def same_grids(a: Sequence[Grid], b: Sequence[Grid]) -> bool:
+    """Whether all grids are equal, pair by pair; ValueError when there are more of one than of the other."""
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def all_equal(grids: Sequence[Grid]) -> bool:
+    """Whether there is only one grid among them."""
+    return all(np.array_equal(grid, grids[0]) for grid in grids[1:])
+
+
 def _integer_array(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise ArcnbError(f"{where}: an array of {array.dtype}, not of integers")
     if array.ndim != 2:
         raise ArcnbError(f"{where}: {array.ndim} dimensions instead of 2")
     if not array.size:
-        raise ArcnbError(f"{where}: empty grid of shape {_shape(array)}")
+        raise ArcnbError(f"{where}: empty grid of shape {grid_size(array)}")
     return array
 
 
@@ -72,10 +87,6 @@ def _from_rows(rows: object, where: str) -> np.ndarray:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
-
-
-def _shape(array: np.ndarray) -> str:
-    return "x".join(map(str, array.shape))
 
 
 def _quoted(value: object) -> str:

@@ -44,7 +44,8 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
                 with new_folder(folder) as work:
                     _merge(model, adapter, work)
                 _prune(folder.parent)
-    os.utime(folder)  # its last use
+    with suppress(OSError):  # in a cache that is another user's: their use alone then keeps the copy
+        os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
 
 

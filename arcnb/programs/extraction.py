@@ -109,6 +109,12 @@ def extract_program(completion: str, entry: str = "transform", truncated: bool =
     return _unfit(blocks, search, entry, truncated)
 
 
+def open_fence(text: str) -> str:
+    """The fence that is open at the end of a text, "" where none is."""
+    fences = _FENCE.findall(text)
+    return fences[-1].strip() if len(fences) % 2 else ""
+
+
 def _blocks(completion: str) -> Iterator[_Block]:
     fences = list(FENCE.finditer(completion))
     if not fences:

@@ -3,7 +3,7 @@
 A row of JSON, JSON lines or Parquet holds `examples`, a list of [input, output] grids.
 Its program is, in this order: the field `source` (a script whose function `main` maps a grid to a grid; it
 becomes `transform`, and the input generator is left out), or the code of the last assistant message in
-`messages`.
+`messages`. Other fields are left alone. A task's id holds the number of its row: `barc_000007`.
 
 Kept and split as BARC's reinforcement-learning sets were: at least 3 examples; the number of train pairs as
 in ARC; one test pair; pairs drawn without replacement, again up to 10 times while their cells exceed 4,500.

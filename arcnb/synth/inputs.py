@@ -191,11 +191,10 @@ def pixels(
     palette: Sequence[int] = FOREGROUND,
     low: int = 6,
     high: int = 12,
-    border: int = 0,
 ) -> np.ndarray:
     """Single cells, none next to another."""
     count = integer(rng, *n)
-    return scene(rng, [np.full((1, 1), pick(rng, palette)) for _ in range(count)], low, high, border)
+    return scene(rng, [np.full((1, 1), pick(rng, palette)) for _ in range(count)], low, high)
 
 
 def noise(

@@ -23,6 +23,7 @@ from arcnb.synth import inputs
 from arcnb.synth.inputs import Rng, integer
 from arcnb.synth.rules import compiled, program
 
+N_TRAIN = 3
 PIXELS = (2, 5)  # pixels in an input: outputs of a task differ, so that it is not a constant
 
 
@@ -63,7 +64,7 @@ LADDERS: dict[str, tuple[Callable[[int, Rng], tuple[list[str], int, int]], int]]
 }
 
 
-def ladder_task(ladder: str, rung: int, seed: int = 0, n_train: int = 3) -> Task:
+def ladder_task(ladder: str, rung: int, seed: int = 0) -> Task:
     """The task on one rung, counted from 1: a function of (ladder, rung, seed), with its program."""
     steps_of, highest = _ladder(ladder)
     if not 1 <= rung <= highest:
@@ -72,7 +73,7 @@ def ladder_task(ladder: str, rung: int, seed: int = 0, n_train: int = 3) -> Task
     steps, height, width = steps_of(rung, rng)
     text = program(*(f"grid = {step}" for step in steps), "return grid")
     transform = compiled(text)
-    pairs = [_pair(transform, rng, height, width) for _ in range(n_train + 1)]
+    pairs = [_pair(transform, rng, height, width) for _ in range(N_TRAIN + 1)]
     return Task(
         f"ladder_{ladder}_{rung}_{seed}",
         tuple(pairs[:-1]),

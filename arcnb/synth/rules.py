@@ -12,7 +12,7 @@ from types import CodeType
 
 import numpy as np
 
-from arcnb.arc.grids import Grid, as_grid
+from arcnb.arc.grids import all_equal, as_grid
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.errors import ArcnbError, nearest
@@ -151,7 +151,7 @@ def _pairs(rule: Rule, n: int, rng: Rng) -> list[Pair] | None:
             found.setdefault(bytes(pair.input.shape) + pair.input.tobytes(), pair)
         if len(found) == n:
             pairs = list(found.values())
-            return None if _all_equal([pair.output for pair in pairs]) else pairs
+            return None if all_equal([pair.output for pair in pairs]) else pairs
     return None
 
 
@@ -162,7 +162,3 @@ def _pair(transform: Callable, grid: np.ndarray) -> Pair | None:
     except (ValueError, IndexError):  # this input has no object, no content, or the output is too large
         return None
     return None if np.array_equal(given, output) else Pair(given, output)
-
-
-def _all_equal(grids: list[Grid]) -> bool:
-    return all(np.array_equal(grid, grids[0]) for grid in grids[1:])

@@ -118,6 +118,12 @@ def never_ends(source: str) -> bool:
     return _find(source)[0] in (_rearc, _dsl)
 
 
+def barc_stem(source: str) -> str | None:
+    """The name of a BARC-style file without folder and endings; None for a source of another kind."""
+    make, argument = _find(source)
+    return Path(argument).name.partition(".")[0] if make is _barc else None
+
+
 def only_reserved(source: str) -> bool:
     """Whether a source without end makes reserved tasks alone. ArcnbError if it does not exist."""
     make, argument = _find(source)

@@ -4,13 +4,15 @@
     build_task_set("rearc*40000 + dsl*20000", seed=1, augment=True, workers=16)
 
 A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many tasks to take (`*n`).
-A path with " + " or "*" in it stands in double quotes.
+A path with " + " or "*" in it stands in double quotes. Task ids are those of the source; where a recipe has
+several BARC-style files, the file's name is in the ids of their tasks: `barc_mine_000007`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +24,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.sources import SourceSettings, build_tasks, counted, never_ends, rearc_tasks
+from arcnb.synth.sources import SourceSettings, barc_stem, build_tasks, counted, never_ends, rearc_tasks
 from arcnb.synth.splits import is_held_out, training_split
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.values import bare, split_unquoted
@@ -46,7 +48,8 @@ def build_task_set(
     out, "held_out" all others, and n_tasks counts what is kept (but a source that never ends makes so many
     before). augment: RE-ARC tasks are turned and recolored together with their programs (see
     `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. ArcnbError names the
-    source, the split or the number that is wrong, before a task is made, and a recipe that gives no task.
+    source, the split or the number that is wrong, before a task is made, and a recipe that gives no task. One
+    that gives an id twice is refused before a task is made where its text tells, else at that task.
     """
     report = TaskReport() if report is None else report
     if split not in SPLITS:
@@ -56,6 +59,9 @@ def build_task_set(
     if not n_tasks:
         refuse(recipe_problems(recipe))
     parts = [(source, n, never_ends(source)) for source, n in parsed_recipe(recipe)]
+    stems = {source: stem for source, n, _ in parts if n != 0 and (stem := barc_stem(source)) is not None}
+    refuse(_repeated([source for source, n, _ in parts if n != 0], stems))
+    taken: dict[str, str] = {}
     started = time.monotonic()
     tasks: list[Task] = []
     versions = []
@@ -70,7 +76,8 @@ def build_task_set(
             if split:
                 of_split = (task for task in making if is_held_out(task) == (split == "held_out"))
                 making, n = islice(of_split, left), left
-            tasks += progress(making, f"tasks of {source}", n, "task")
+            named = _with_stem(making, stems[source]) if len(stems) > 1 and source in stems else making
+            tasks += progress(_new(named, source, taken), f"tasks of {source}", n, "task")
     report.core_seconds += workers * (time.monotonic() - started)
     if not tasks:
         rejected = ", ".join(f"{reason} {n:,}" for reason, n in report.rejected.most_common())
@@ -80,6 +87,36 @@ def build_task_set(
             + (f"; rejected: {rejected}" if rejected else "")
         )
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
+
+
+def _repeated(sources: list[str], stems: dict[str, str]) -> list[str]:
+    """Where these sources of one recipe would give the same task ids, a sentence each."""
+    found = [
+        f"{source} stands {n} times in the recipe and would give the same tasks again; name it once"
+        for source, n in Counter(sources).items()
+        if n > 1
+    ]
+    for stem, n in Counter(stems.values()).items():
+        if n > 1:
+            same = " and ".join(source for source in stems if stems[source] == stem)
+            found.append(f"{same} would give the same task ids, which hold the file's name; rename one file")
+    return found
+
+
+def _with_stem(tasks: Iterable[Task], stem: str) -> Iterator[Task]:
+    for task in tasks:
+        yield replace(task, task_id=task.task_id.replace("barc_", f"barc_{stem}_", 1))
+
+
+def _new(tasks: Iterable[Task], source: str, taken: dict[str, str]) -> Iterator[Task]:
+    """The tasks as they come; `taken` says which source gave an id. ArcnbError when another one did."""
+    for task in tasks:
+        if (other := taken.setdefault(task.task_id, source)) != source:
+            raise ArcnbError(
+                f"task id {task.task_id!r} is in {other} and in {source}; take only one of them, or give "
+                "the tasks of one other ids"
+            )
+        yield task
 
 
 def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:

@@ -24,6 +24,7 @@ FORMATS = [
     ("manifest.json", "arcnb/lab/runs/manifest.py"),
     ("Task set: Parquet", "arcnb/arc/tasks/parquet_files.py"),
     ("Task set: ARC JSON", "arcnb/arc/tasks/json_files.py"),
+    ("Tasks in BARC's form", "arcnb/synth/barc_tasks.py"),
     ("Prediction set", "arcnb/arc/predictions/prediction_set.py"),
     ("Prediction set: columns of a part", "arcnb/arc/predictions/layout.py"),
     ("Submission", "arcnb/arc/scores/submission.py"),

@@ -67,6 +67,18 @@ def test_a_copy_that_several_want_at_once_is_made_once(small_model, adapter, tmp
     assert len(set(copies)) == 1
 
 
+def test_a_copy_in_another_users_cache_is_used(small_model, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(merging, "_merge", lambda *args: (args[2] / "config.json").write_text("{}"))
+    copy = merged_model(small_model, adapter)
+
+    def refuse(*args):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(merging.os, "utime", refuse)
+    assert merged_model(small_model, adapter) == copy
+
+
 def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, tmp_path, monkeypatch):
     import torch
     from transformers import AutoModelForCausalLM

@@ -345,6 +345,20 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
         conversation_rows(tmp_path / "none.parquet", small_model, max_length=10)
 
 
+def test_a_first_answer_without_an_opened_fence_becomes_its_program(written, tasks, executor):
+    texts = (f"Mirrored.\n```python\n{text}" for text in (COPIES, SOLVES))
+    siblings = written(
+        "unopened",
+        [
+            prediction(tasks[1], text, index=i, view=PLAIN, completion_prefix="")
+            for i, text in enumerate(texts)
+        ],
+    )
+    (row,) = successful_rows([siblings], tasks, prompt_format("coder"), executor)
+    assert (row["prefix"], row["answer"]) == ("```python\n", SOLVES)
+    assert row["messages"][2]["content"] == f"Mirrored.\n```python\n{COPIES}"
+
+
 def test_successes_of_reserved_tasks_are_marked_and_left_out_of_training(
     written, tasks, executor, small_model, tmp_path
 ):

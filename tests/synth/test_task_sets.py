@@ -1,5 +1,7 @@
 """Task sets from recipes."""
 
+import json
+
 import pytest
 
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
@@ -102,6 +104,45 @@ def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentenc
     with pytest.raises(ArcnbError, match=sentence):
         build_task_set(recipe, report=report)
     assert report.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("rearc*3 + dsl*1 + rearc*2", r"^rearc stands 2 times in the recipe .*; name it once$"),
+        ("barc:{0}/a.jsonl + {0}/b/a.jsonl", r"a\.jsonl and \S*/b/a\.jsonl would give the same task ids"),
+    ],
+)
+@pytest.mark.parametrize("n_tasks", [0, 2])
+def test_a_recipe_that_repeats_itself_is_refused_before_a_task_is_made(recipe, sentence, n_tasks, tmp_path):
+    barc_files(tmp_path, "a.jsonl", "b/a.jsonl")
+    report = TaskReport()
+    with pytest.raises(ArcnbError, match=sentence):
+        build_task_set(recipe.format(tmp_path), n_tasks, report=report)
+    assert report.seen == 0
+
+
+def test_an_id_of_two_sources_is_refused_at_its_task():
+    report = TaskReport()
+    with pytest.raises(ArcnbError, match=r"is in arc-agi-1/training and in arc-agi-2/training; take only"):
+        build_task_set("arc-agi-1/training*9 + arc-agi-2/training + rearc*2000", report=report)
+    assert report.seen < 1009
+
+
+def test_barc_files_of_one_recipe_have_ids_of_their_own(tmp_path):
+    one, two = barc_files(tmp_path, "one.jsonl", "two.jsonl")
+    assert build_task_set(f"barc:{one}").ids == ["barc_000000"]
+    assert build_task_set(f"barc:{one} + ladder/lines*1").ids[0] == "barc_000000"
+    assert build_task_set(f"barc:{one} + {two}").ids == ["barc_one_000000", "barc_two_000000"]
+
+
+def barc_files(folder, *names):
+    """Files of one BARC-style row each."""
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        examples = [[[[n, 1]], [[1, n]]] for n in (2, 3, 4, 5)]
+        (folder / name).write_text(json.dumps({"examples": examples}))
+    return [folder / name for name in names]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from itertools import groupby
 
 import numpy as np
 
-from arcnb.arc.grids import Grid
+from arcnb.arc.grids import Grid, grid_size
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 
 NamedPairs = Sequence[tuple[str, Grid, Grid | None]]  # name, input, expected output if it is known
@@ -76,15 +76,15 @@ def difference_svg(expected: Grid, produced: Grid, cell: int | None = None) -> s
     body = _colored({color: f'<path d="{"".join(parts)}"/>' for color, parts in shapes.items()})
     # The transparent cells on top carry the titles and draw the lines.
     body += f'<g fill="#fff" fill-opacity="0">{"".join(titles)}</g>'
-    said = f"difference {_shape(expected)}: {int((expected != produced).sum())} of {expected.size} cells"
+    said = f"difference {grid_size(expected)}: {int((expected != produced).sum())} of {expected.size} cells"
     return _svg(expected, cell, body, said, ground=False)
 
 
 def _read_out(grid: Grid) -> str:
     """Its shape and, row by row, its values; of a large one the values that occur."""
     if grid.size <= _READ_OUT:
-        return f"{_shape(grid)}: {' '.join(''.join(map(str, row)) for row in grid.tolist())}"
-    return f"{_shape(grid)} with the values {' '.join(map(str, np.unique(grid)))}"
+        return f"{grid_size(grid)}: {' '.join(''.join(map(str, row)) for row in grid.tolist())}"
+    return f"{grid_size(grid)} with the values {' '.join(map(str, np.unique(grid)))}"
 
 
 def _svg(grid: Grid, cell: int, body: str, name: str, lines: bool = True, ground: bool = True) -> str:
@@ -182,7 +182,7 @@ def _marks(grid: Grid, compare: Grid | None, cell: int) -> str:
 def _pair_html(name: str, input: Grid, expected: Grid | None) -> str:
     cell = _cell_size(input, expected)
     output = _UNKNOWN if expected is None else grid_svg(expected, cell=cell)
-    shapes = f"{_shape(input)} &rarr; {'?' if expected is None else _shape(expected)}"
+    shapes = f"{grid_size(input)} &rarr; {'?' if expected is None else grid_size(expected)}"
     return (
         f'<div class="arcnb-pair"><div class="arcnb-note">{name}: {shapes}</div><div class="arcnb-flow">'
         f"{grid_svg(input, cell=cell)}{_ARROW}{output}</div></div>"
@@ -217,9 +217,9 @@ def _verdict(expected: Grid | None, output: Grid | None) -> str:
     if output is None:
         return "no output"
     if expected is None:
-        return f"{_shape(output)}, expected output unknown"
+        return f"{grid_size(output)}, expected output unknown"
     if output.shape != expected.shape:
-        return f"&#10007; shape {_shape(output)} instead of {_shape(expected)}"
+        return f"&#10007; shape {grid_size(output)} instead of {grid_size(expected)}"
     wrong = int((output != expected).sum())
     return f"&#10007; {wrong} of {output.size} cells differ" if wrong else "&#10003; right"
 
@@ -231,10 +231,6 @@ def _thumbnail(grid: Grid) -> str:
 def _cell_size(*grids: Grid | None, picture: int = _PICTURE) -> int:
     longest = max(max(grid.shape) for grid in grids if grid is not None)
     return min(24, max(3 if picture == SMALL_PICTURE else 6, picture // longest))
-
-
-def _shape(grid: Grid) -> str:
-    return f"{grid.shape[0]}x{grid.shape[1]}"
 
 
 def framed(head: str, body: str) -> str:

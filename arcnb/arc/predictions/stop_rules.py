@@ -30,12 +30,11 @@ def record_rule(predictions: PredictionSet, early_stop: int, n_predictions: int)
         file.write(json.dumps(rule).encode())
 
 
-def early_stops(sets: Mapping[str, PredictionSet], task_ids: Iterable[str] | None = None) -> dict[str, str]:
-    """{name: one sentence} of the sets in which tasks ended early; the others are not in it. task_ids: look
-    at these tasks only."""
+def early_stops(sets: Mapping[str, PredictionSet]) -> dict[str, str]:
+    """{name: one sentence} of the sets in which tasks ended early; the others are not in it."""
     sentences = {}
     for name, predictions in sets.items():
-        ended, n_tasks = _ended_of(predictions, task_ids)
+        ended, n_tasks = _ended_of(predictions)
         if ended:
             sentences[name] = _sentence(name, len(set().union(*ended.values())), n_tasks, sorted(ended))
     return sentences
@@ -51,7 +50,7 @@ def ended_early(predictions: PredictionSet, task_ids: Iterable[str] | None = Non
 
 
 def _ended_of(
-    predictions: PredictionSet, task_ids: Iterable[str] | None
+    predictions: PredictionSet, task_ids: Iterable[str] | None = None
 ) -> tuple[dict[int, frozenset[str]], int]:
     """({early_stop: tasks that it ended}, without rules that ended none; tasks of the set that was looked
     at, 0 for one without a rule)."""

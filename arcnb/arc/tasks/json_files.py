@@ -6,6 +6,10 @@ any other name           the same with the test outputs inside, or one task {"tr
                          Parquet: {"task_id", "train", "test"}, as a list or one a line
 a folder                 of one-task files, or with one challenges file in it
 .json.gz                 the same, compressed
+
+Beside "train" and "test" a task may have "program" (the text of a `transform(grid)` that solves it), "source"
+(text) and "meta" (an object); other fields are left alone. Of these three nothing is written: Parquet keeps
+them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from arcnb.arc.grids import as_grid
@@ -120,7 +125,7 @@ def _with_outputs(task: Task, outputs: dict, solutions: Path) -> Task:
         raise ArcnbError(f"{name} has {len(grids)} test outputs for {len(task.test)} test inputs")
     known = [as_grid(grid, f"{name}, test pair {i} output") for i, grid in enumerate(grids)]
     pairs = tuple(Pair(pair.input, output) for pair, output in zip(task.test, known, strict=True))
-    return Task(task.task_id, task.train, pairs)
+    return replace(task, test=pairs)
 
 
 def _dump(content: dict, path: Path) -> None:

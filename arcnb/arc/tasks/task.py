@@ -61,35 +61,29 @@ class Task:
 
     @classmethod
     def from_dict(cls, task_id: str, mapping: Mapping, where: str = "", **more) -> Task:
-        """A task from its ARC JSON form `{"train": [{"input", "output"}], "test": [{"input", "output"?}]}`.
+        """A task from its ARC JSON form `{"train": [{"input", "output"}], "test": [{"input", "output"?}]}`,
+        which may hold source, program and meta as well.
 
-        Raises `ArcnbError` naming `where` (a file), the task and the pair. `more` fills the other fields.
+        Raises `ArcnbError` naming `where` (a file), the task, and the pair or field. `more` fills the other
+        fields.
         """
         name = f"{where}: task {shown(task_id)}" if where else f"task {shown(task_id)}"
         if not isinstance(mapping, Mapping):
             raise ArcnbError(f"{name}: {type(mapping).__name__} instead of an object with train and test")
         partitions = {part: _read_pairs(mapping, part, name) for part in ("train", "test")}
-        return cls(task_id, **partitions, **more)
+        texts = {field: text_of(mapping, field, name, optional=True) for field in ("source", "program")}
+        return cls(task_id, **{**partitions, **texts, "meta": _read_meta(mapping, name), **more})
 
     @classmethod
     def from_row(cls, row: Mapping, where: str) -> Task:
-        """A task from its row: the ARC JSON form with `task_id`, and perhaps source, program and meta.
+        """A task from its row: the ARC JSON form with `task_id`.
 
         Raises `ArcnbError` naming `where` (a file and row), and the task and the field that is wrong.
         """
         task_id = row.get("task_id")
         if not isinstance(task_id, str):
             raise ArcnbError(f"{where}: a task_id is {shown(repr(task_id))}, not text")
-        name = f"{where}: task {shown(task_id)}"
-        more = {field: text_of(row, field, name, optional=True) for field in ("source", "program")}
-        meta = unpacked(row.get("meta") or {}, f"{name}: meta")
-        try:
-            json.dumps(meta)
-        except (TypeError, ValueError) as error:
-            raise ArcnbError(f"{name}: meta is no plain JSON ({error})") from None
-        if not isinstance(meta, dict):
-            raise ArcnbError(f"{name}: meta is {type(meta).__name__}, not an object")
-        return cls.from_dict(task_id, row, where, meta=meta, **more)
+        return cls.from_dict(task_id, row, where)
 
     def to_dict(self) -> dict:
         """The ARC JSON form: train and test pairs as nested lists, nothing else."""
@@ -148,6 +142,17 @@ def unique_ids(tasks: Iterable[Task], where: str) -> Iterator[Task]:
 
 def _looks_like_grid(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 2
+
+
+def _read_meta(mapping: Mapping, name: str) -> dict:
+    meta = unpacked(mapping.get("meta") or {}, f"{name}: meta")
+    try:
+        json.dumps(meta)
+    except (TypeError, ValueError) as error:
+        raise ArcnbError(f"{name}: meta is no plain JSON ({error})") from None
+    if not isinstance(meta, dict):
+        raise ArcnbError(f"{name}: meta is {type(meta).__name__}, not an object")
+    return meta
 
 
 def _read_pairs(mapping: Mapping, part: str, name: str) -> tuple[Pair, ...]:

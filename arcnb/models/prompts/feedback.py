@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from arcnb.arc.encodings import grid_encoding
-from arcnb.arc.grids import Grid
+from arcnb.arc.grids import Grid, grid_size
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, grid_size, render_prompt
+from arcnb.models.prompts.rendering import DEFAULT_ENCODING, Prompt, render_prompt
 
 _LONGEST_MESSAGE = 300  # characters of an error message that are shown
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")

@@ -7,6 +7,7 @@ ids = format_.prompt_ids(tokenizer, view.apply(task))
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.tasks.task import Task
@@ -19,6 +20,7 @@ from arcnb.models.prompts.rendering import (
     build_prompt,
     refuse_test_outputs,
 )
+from arcnb.programs.extraction import open_fence
 
 FENCE = "```"
 _TRIAL = Task.from_dict(
@@ -51,8 +53,24 @@ class PromptFormat:
         return chat.prompt_ids(tokenizer, self.prompt(shown))
 
     def completion_ids(self, tokenizer, program: str) -> list[int]:
-        """Token ids of the completion that answers with `program`: its text, closing fence, end token."""
-        return chat.answer_ids(tokenizer, program.rstrip("\n") + "\n" + FENCE)
+        """Token ids of the completion that answers with `program`: see `answer_with`, and the end token."""
+        return chat.answer_ids(tokenizer, answer_with(program, self._prefix))
+
+    @cached_property
+    def _prefix(self) -> str:
+        """How the template lets answers begin."""
+        return self.prompt(_TRIAL).prefix
+
+
+def answer_with(program: str, prefix: str) -> str:
+    """The rest of an answer that began with `prefix` and gives `program` as one fenced block."""
+    return fence_after(prefix) + program.rstrip("\n") + "\n" + (open_fence(prefix) or FENCE)
+
+
+def fence_after(prefix: str) -> str:
+    """What has to stand between `prefix` and a program: an opening fence, nothing where one is open."""
+    line_break = "" if prefix.endswith("\n") or not prefix else "\n"
+    return line_break + ("" if open_fence(prefix) else f"{FENCE}python\n")
 
 
 def prompt_format(

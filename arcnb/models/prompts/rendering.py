@@ -22,6 +22,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from arcnb.arc.encodings import grid_encoding
+from arcnb.arc.grids import grid_size
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import named_errors
@@ -63,11 +64,6 @@ def build_prompt(
         "test_size": grid_size(test_input),
     }
     return render_prompt(template, variables)
-
-
-def grid_size(grid) -> str:
-    """Rows x columns of a grid, as templates get it: "3x4"."""
-    return f"{grid.shape[0]}x{grid.shape[1]}"
 
 
 def render_prompt(template: str | Path, variables: dict) -> Prompt:

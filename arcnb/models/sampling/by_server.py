@@ -73,7 +73,8 @@ class ServerBackend(Backend):
         self._call = _Call()
         self._closed = False
         self.model, self.options = model, options
-        self._servers = [_address(url) for url in options.server_urls]
+        self._servers = [_address(url) for url in options.server_urls]  # those that have not failed
+        self._last_failure = ""
         served = self._find(adapter or options.server_model)
         self.tokenizer = load_tokenizer(model)
         lengths = [n for entry in served if isinstance(n := entry.get("max_model_len"), int)]
@@ -101,6 +102,8 @@ class ServerBackend(Backend):
         if self._closed:
             raise ArcnbError("the backend is closed")
         self._call = call = _Call()
+        if not self._servers:
+            raise self._none_left()
         self._busy = Counter(dict.fromkeys(self._servers, 0))
         window = self.options.server_concurrency * len(self._servers)
         orders = self._orders(requests, sampling, call)
@@ -151,19 +154,34 @@ class ServerBackend(Backend):
 
     def _complete(self, call: _Call, order: _Order, sampling: Sampling) -> Completion | None:
         """The completion; None if it is not wanted any more."""
-        server = order.server
         while not call.unwanted(order):
+            server = self._for(order)
             try:
                 return self._ask(server, order, sampling)
             except _ServerFailure as failure:
                 if call.unwanted(order):  # we broke the connection ourselves
                     return None
-                with self._lock:
-                    self._busy.pop(server, None)  # no further work for it
-                    if not self._busy:
-                        raise ArcnbError(f"no server is left; the last one: {failure}") from failure
-                server = self._least_busy()
+                self._leave_out(server, failure)
         return None
+
+    def _for(self, order: _Order) -> str:
+        """The server of an order, or the least busy one if that has failed since."""
+        with self._lock:
+            if order.server in self._busy:
+                return order.server
+        return self._least_busy()
+
+    def _leave_out(self, server: str, failure: _ServerFailure) -> None:
+        """Asks a server nothing more, in this and every later call. ArcnbError when none is left."""
+        with self._lock:
+            self._busy.pop(server, None)
+            self._servers = [other for other in self._servers if other != server]
+            self._last_failure = str(failure)
+            if not self._servers:
+                raise self._none_left() from failure
+
+    def _none_left(self) -> ArcnbError:
+        return ArcnbError(f"no server is left; the last one: {self._last_failure}")
 
     def _ask(self, server: str, order: _Order, sampling: Sampling) -> Completion:
         question = {
@@ -214,7 +232,9 @@ class ServerBackend(Backend):
 
     def _least_busy(self) -> str:
         with self._lock:
-            return min(self._busy or self._servers, key=lambda server: self._busy[server])
+            if not self._servers:
+                raise self._none_left()
+            return min(self._servers, key=lambda server: self._busy[server])
 
     def _served_model(self, url: str, wanted: str | None) -> dict:
         """The server's entry for the wanted name, or its first."""

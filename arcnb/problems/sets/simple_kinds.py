@@ -15,8 +15,8 @@ def _int(low: int, high: int) -> Sampler:
     return lambda r: int(r.integers(low, high + 1))
 
 
-def _ints(low: int = -9, high: int = 20, shortest: int = 1, longest: int = 7) -> Sampler:
-    return lambda r: [int(v) for v in r.integers(low, high + 1, r.integers(shortest, longest + 1))]
+def _ints(low: int = -9, high: int = 20, longest: int = 7) -> Sampler:
+    return lambda r: [int(v) for v in r.integers(low, high + 1, r.integers(1, longest + 1))]
 
 
 WORDS = (

@@ -43,6 +43,7 @@ class Service:
         self._inbox: deque[Ticket] = deque()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._failure: BaseException | None = None  # what ended the thread, other than a call of close
         self._asleep = False
         self._to_warm = False
 
@@ -75,9 +76,14 @@ class Service:
                 self._wake.send(b"x")
 
     def _start(self) -> None:
-        """Start the thread unless it runs; RuntimeError when we are closed. To be called with the lock."""
+        """Start the thread unless it runs. To be called with the lock.
+
+        Raises ArcnbError with the reason when a server could not start, RuntimeError when we are closed.
+        """
+        if isinstance(self._failure, ArcnbError):
+            raise ArcnbError(str(self._failure)) from self._failure
         if self._closed:
-            raise RuntimeError("the executor is closed")
+            raise RuntimeError("the executor is closed") from self._failure
         if self._thread is not None:
             return
         self._wake, self._woken = socket.socketpair()
@@ -125,9 +131,9 @@ class Service:
                 if self.pool.well_fed:
                     time.sleep(NAP_SECONDS)
         except ArcnbError as no_server:
-            error = no_server
+            error = self._failure = no_server
         except BaseException as unexpected:  # never leave anyone waiting for an answer
-            error = unexpected
+            error = self._failure = unexpected
             raise
         finally:
             with self._lock:

@@ -27,6 +27,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 
 # What the changed copies follow from: the task, the view of it that the prompt showed, and the program.
 Suspect = tuple[str, Augmentation, str]
@@ -89,8 +90,8 @@ def _seen_without_running(prediction: Prediction, task: Task) -> list[str]:
 def literal_grids(program: str) -> set[tuple]:
     """Every list of equally long lists of digits that a program spells out, as (shape, cells)."""
     try:
-        tree = ast.parse(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse_program(program)
+    except ProgramSyntaxError:
         return set()
     grids = set()
     for node in ast.walk(tree):

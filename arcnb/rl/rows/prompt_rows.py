@@ -18,7 +18,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.models.prompts.chat import prompt_ids
-from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.format import PromptFormat, fence_after
 from arcnb.models.prompts.lengths import longest_prompt
 from arcnb.rl.rows.guides import Guides
 from arcnb.rl.rows.history import SignalHistory
@@ -73,9 +73,10 @@ class PromptRows:
         }
 
     def _prompt(self, shown: Task, frame: dict, begun: str = "") -> tuple[list[int], str, dict]:
-        """Token ids, the answer's beginning and the frame's columns; `begun` continues the beginning."""
+        """Token ids, the answer's beginning and the frame's columns. begun: a program's lines that follow."""
         prompt = self.prompt_format.prompt(shown)
-        prompt = replace(prompt, prefix=prompt.prefix + begun) if begun else prompt
+        if begun:
+            prompt = replace(prompt, prefix=prompt.prefix + fence_after(prompt.prefix) + begun)
         return prompt_ids(self.tokenizer, prompt), prompt.prefix, frame
 
     def _shown(self, task: Task, index: int) -> tuple[Task, dict]:

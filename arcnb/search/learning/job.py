@@ -126,7 +126,7 @@ def usable_backend(name: str) -> str:
     return "transformers" if name == "auto" and not visible_gpus() else name
 
 
-def run_shards(plan: SearchPlan, announce=print, spent: float = 0.0) -> dict[str, dict]:
+def run_shards(plan: SearchPlan, spent: float = 0.0) -> dict[str, dict]:
     """Run a settled plan in its processes, one shard each; {"arm shard": outcome}. All write into the same
     sets. spent: seconds of the time budget that are over.
 
@@ -136,7 +136,7 @@ def run_shards(plan: SearchPlan, announce=print, spent: float = 0.0) -> dict[str
     """
     processes = _processes(plan)
     end = last_moment(plan.time_budget_hours, spent)
-    outcomes = run_search(plan, announce, end=end) if processes == 1 else _in_processes(plan, processes, end)
+    outcomes = run_search(plan, end=end) if processes == 1 else _in_processes(plan, processes, end)
     for arm in plan.searches:
         if not len(arm_predictions(plan, arm)):
             raise ArcnbError(f"search {arm!r} made nothing: {_why_nothing(plan, outcomes)}")

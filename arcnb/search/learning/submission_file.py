@@ -15,14 +15,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.submission import Submission, create_submission, validate_submission
+from arcnb.arc.scores.submission import (
+    SUBMISSION_COLUMNS,
+    Submission,
+    create_submission,
+    validate_submission,
+)
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.locks import locked
 from arcnb.machine.reading import read_object
 
-COLUMNS = ["task_id", "program", "status", "outputs", "train_correct_grids"]
+_COLUMNS = list(SUBMISSION_COLUMNS)
 
 
 class SubmissionFile:
@@ -33,12 +38,12 @@ class SubmissionFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
             if not self._is_valid():
-                self._write(create_submission(predictions.read(columns=COLUMNS, task_ids=[]), tasks, rule))
+                self._write(create_submission(predictions.read(columns=_COLUMNS, task_ids=[]), tasks, rule))
 
     def refresh(self, task_ids: Iterable[str]) -> None:
         """Choose the attempts of these tasks again, from all that the prediction set holds by now."""
         some = self.tasks.subset(list(task_ids))
-        frame = self.predictions.read(columns=COLUMNS, task_ids=some.ids)
+        frame = self.predictions.read(columns=_COLUMNS, task_ids=some.ids)
         part = create_submission(frame, some, self.rule)
         with self._locked():
             self._write(read_object(self.path) | part)

@@ -16,7 +16,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.conversations import Conversations
-from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.format import PromptFormat, answer_with
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.refinement.rows import Gathered, gather
 from arcnb.search.turns.selection import choose
@@ -77,10 +77,16 @@ def successful_rows(
                 "source": source,
                 "messages": list(prompt.messages),
                 "prefix": prompt.prefix,
-                "answer": better.completion,
+                "answer": _answer(better, prompt.prefix),
             }
         rows += kept.values()
     return rows
+
+
+def _answer(better: Prediction, prefix: str) -> str:
+    """Its own words; where these followed another beginning than `prefix`, as a first answer's may, its
+    program."""
+    return better.completion if better.completion_prefix == prefix else answer_with(better.program, prefix)
 
 
 def _whole(prediction: Prediction) -> bool:

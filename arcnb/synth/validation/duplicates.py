@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
-
-from arcnb.arc.grids import Grid, as_grid
+from arcnb.arc.grids import Grid, as_grid, same_grids
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
@@ -85,7 +83,7 @@ class Duplicates:
         jobs = (Job(program, tuple(one.task.inputs), limits) for one, program in trials)
         for (one, _), execution in zip(trials, executor.run(jobs), strict=True):
             outputs = execution.outputs
-            if outputs is not None and same_outputs(outputs, recorded_outputs(one.task)):
+            if outputs is not None and same_grids(outputs, recorded_outputs(one.task)):
                 one.is_solved = True
 
     def _settle(self, one: "_Candidate", grown: set[str]) -> str | None:
@@ -155,11 +153,6 @@ def probe_grids() -> tuple[Grid, ...]:
 def recorded_outputs(task: Task) -> tuple[Grid, ...]:
     """The outputs of the train pairs, then of the test pairs."""
     return tuple(pair.output for pair in (*task.train, *task.test))
-
-
-def same_outputs(a: tuple[Grid, ...], b: tuple[Grid, ...]) -> bool:
-    """Whether all grids are equal, pair by pair."""
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _digest(program: str) -> bytes:

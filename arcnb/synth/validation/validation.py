@@ -23,8 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
-
+from arcnb.arc.grids import all_equal, same_grids
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.checks import static_checks
 from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
@@ -33,7 +32,6 @@ from arcnb.synth.validation.duplicates import (
     behaviour,
     behaviour_job,
     recorded_outputs,
-    same_outputs,
 )
 from arcnb.synth.validation.reports import TaskReport
 
@@ -122,8 +120,8 @@ def _fault(task: Task, execution: Execution) -> str | None:
     outputs = execution.outputs
     if outputs is None:
         return execution.status
-    if not same_outputs(outputs, recorded_outputs(task)):
+    if not same_grids(outputs, recorded_outputs(task)):
         return "wrong output"
-    if same_outputs(outputs, tuple(task.inputs)):
+    if same_grids(outputs, tuple(task.inputs)):
         return "identity"
-    return "constant" if all(np.array_equal(output, outputs[0]) for output in outputs) else None
+    return "constant" if all_equal(outputs) else None

@@ -416,6 +416,15 @@ def test_solutions_are_found_where_only_one_file_is_compressed(challenges, solut
     assert load_tasks(tmp_path / f"x_challenges{challenges}").version != found.version
 
 
+def test_solutions_leave_the_other_fields_of_a_task(tmp_path):
+    row = {"task_id": "a", **HIDDEN, "program": "p", "source": "s", "meta": {"k": 1}}
+    write(tmp_path / "x_challenges.json", [row])
+    write(tmp_path / "x_solutions.json", {"a": [[[6]], [[7]]]})
+    (task,) = load_tasks(tmp_path / "x_challenges.json")
+    assert task.has_test_outputs
+    assert (task.program, task.source, task.meta) == ("p", "s", {"k": 1})
+
+
 def test_version_follows_the_content_solutions_included(tmp_path):
     path = tmp_path / "x_challenges.json"
     write(path, {"t": HIDDEN})
@@ -447,6 +456,25 @@ def test_defects_of_a_file_are_named(name, content, message, tmp_path):
     with pytest.raises(ArcnbError, match=re.escape(f"{tmp_path}/{message}")) as caught:
         load_tasks(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["by id", "one task", "rows", "lines"])
+def test_every_form_of_json_keeps_the_same_fields(form, tmp_path):
+    content = TASK | {"program": "p", "source": "s", "meta": {"k": 1}, "name": "unread"}
+    row = content | {"task_id": "a"}
+    forms = {"by id": {"a": content}, "one task": content, "rows": [row, row | {"task_id": "b"}]}
+    write(tmp_path / "a.json", forms.get(form, json.dumps(row)))
+    task = load_tasks(tmp_path / "a.json")["a"]
+    assert (task.program, task.source, task.meta) == ("p", "s", {"k": 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "message"), [({"program": 7}, "program is 7, not text"), ({"meta": [1]}, "meta is list")]
+)
+def test_wrong_fields_of_arc_json_are_named(field, message, tmp_path):
+    write(tmp_path / "x.json", {"a": TASK | field})
+    with pytest.raises(ArcnbError, match=rf"x\.json: task a: {message}"):
+        load_tasks(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(

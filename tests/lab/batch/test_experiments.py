@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import read_sweep_file
@@ -71,3 +73,63 @@ def test_tokens_are_those_that_were_written(tmp_path, monkeypatch):
     [[run]] = arms.values()
     assert step == 3
     assert run["tokens"].tolist() == [160, 160, 640]
+
+
+@pytest.fixture
+def solved_tasks(monkeypatch):
+    """The script; called with its words."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("solved_tasks")
+
+    def called(*words):
+        monkeypatch.setattr("sys.argv", ["solved_tasks.py", *map(str, words)])
+        script.main()
+
+    return called
+
+
+def own_tasks(folder, n):
+    """A file of tasks and predictions that solve each of them half of the time."""
+    pair = {"input": [[1]], "output": [[2]]}
+    mappings = {f"mine{i}": {"train": [pair, pair], "test": [{**pair, "input": [[i]]}]} for i in range(n)}
+    (folder / "mine.json").write_text(json.dumps(mappings))
+    rows = [
+        Prediction(one.task_id, one.fingerprint, 0, i, train_is_correct=i, test_is_correct=i)
+        for one in load_tasks(folder / "mine.json")
+        for i in range(2)
+    ]
+    PredictionSet(folder / "predictions").write_part(rows, round=0)
+    return folder / "predictions", "--tasks", folder / "mine.json"
+
+
+def test_own_tasks_that_are_solved_at_times_are_split(solved_tasks, tmp_path, small_model):
+    predictions, *tasks = own_tasks(tmp_path, 5)
+    solved_tasks(predictions, tmp_path / "out", *tasks, "--keep", 2, "--model", small_model.folder)
+    kept, trained = (load_tasks(tmp_path / f"out/{name}.parquet").ids for name in ("kept", "trained"))
+    assert (len(kept), len(trained)) == (2, 3)
+    assert {*kept, *trained} == {f"mine{i}" for i in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([], r"predictions: 5 tasks are solved at times, of which 36 are kept from training; "),
+        (["--tasks", "nowhere.json"], r"^no task source 'nowhere\.json', and no such file"),
+        (["--template", "nowhere"], r"^there is no template nowhere"),
+        (
+            ["--template", "large.jinja", "--keep", 1],
+            r"predictions: no task of 5 has a prompt within 1000 tokens",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_one_sentence(
+    more, sentence, solved_tasks, tmp_path, small_model, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "large.jinja").write_text("{% block user %}" + "word " * 2000 + "{% endblock %}")
+    words = [*own_tasks(tmp_path, 5), "--model", small_model.folder, *more]
+    with pytest.raises(SystemExit, match=sentence):
+        solved_tasks(words[0], "out", *words[1:])
+    with pytest.raises(SystemExit, match=r"^nowhere: no such folder of predictions$"):
+        solved_tasks("nowhere", "out", "--model", small_model.folder)
+    assert not (tmp_path / "out").exists()

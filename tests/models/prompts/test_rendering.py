@@ -19,6 +19,7 @@ from arcnb.models.prompts.lengths import (
 )
 from arcnb.models.prompts.rendering import build_prompt, render_blocks, template_path
 from arcnb.models.registry import load_tokenizer
+from arcnb.programs.extraction import Extraction, extract_program, open_fence
 
 
 @pytest.fixture
@@ -135,6 +136,36 @@ def test_prefix_is_exact_and_other_blocks_are_stripped(tmp_path):
     )
     blocks = render_blocks(template, {})
     assert blocks == {"user": "x", "prefix": "\n ```py\n\n"}
+
+
+PROGRAM = "def transform(grid):\n    return grid\n"
+
+
+def test_the_default_template_teaches_the_program_and_a_closing_fence(small_model):
+    tokenizer = load_tokenizer(small_model)
+    expected = tokenizer(PROGRAM + "```", add_special_tokens=False).input_ids
+    assert prompt_format().completion_ids(tokenizer, PROGRAM) == [*expected, tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize(
+    "prefix", ["coder", "barc", "", "```python\n", "```python", "Rule:", "A ```b``` c\n", "~~~\n", "````py\n"]
+)
+def test_a_taught_answer_is_one_closed_block_under_every_template(prefix, small_model, task, tmp_path):
+    template = prefix
+    if template in ("coder", "barc"):
+        prefix = ""
+    else:
+        template = tmp_path / "own.jinja"
+        template.write_text(
+            f"{{% block user %}}x{{% endblock %}}{{% block prefix %}}{prefix}{{% endblock %}}"
+        )
+    format_, tokenizer = prompt_format(str(template)), load_tokenizer(small_model)
+    ids = format_.completion_ids(tokenizer, PROGRAM)
+    answer = prefix + tokenizer.decode(ids[:-1])
+    assert extract_program(answer) == Extraction(PROGRAM.strip(), "fenced")
+    assert open_fence(answer) == ""
+    measured = prompt_lengths([replace(task, program=PROGRAM)], small_model, format_)
+    assert measured["program_tokens"].tolist() == [len(ids)]
 
 
 def test_prompts_of_arc_tasks_fit_the_embedded_model(embedded_tokenizer):

@@ -575,6 +575,23 @@ def test_a_server_that_fails_is_replaced_and_nothing_is_lost(make_server, small_
             list(backend.generate([Request([9] * 5, n=3, key=0)], Sampling(max_tokens=2)))
 
 
+def test_a_server_that_failed_is_asked_nothing_more(make_server, small_model):
+    broken, sound = make_server(), make_server()
+    requests = [Request([9] * 5, n=20, key=i) for i in range(2)]
+    with open_server(small_model, broken, sound, server_concurrency=2) as backend:
+        broken.fail = True
+        assert len(collect(backend, requests, Sampling(max_tokens=2))) == 40
+        assert 0 < len(broken.questions) <= 4, "more than were under way when it failed"
+        broken.questions.clear()
+        backend.use_adapter(None)
+        assert len(collect(backend, requests, Sampling(max_tokens=2))) == 40
+        assert not broken.questions
+        sound.fail = True
+        for _ in range(2):
+            with pytest.raises(ArcnbError, match=r"no server is left; the last one: .* answers 500"):
+                collect(backend, requests, Sampling(max_tokens=2))
+
+
 def test_a_request_that_the_server_refuses_is_not_repeated(make_server, small_model):
     server = make_server()
     with open_server(small_model, server) as backend, pytest.raises(ArcnbError, match="not that temperature"):

@@ -23,6 +23,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.pool import MAX_FAILED_STARTS
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
 
@@ -433,6 +434,7 @@ CALLER = """
 import sys, time, os
 import numpy as np
 from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.pool import MAX_FAILED_STARTS
 executor = Executor(workers=2, limits=Limits(seconds=60, seconds_per_input=60))
 grid = np.ones((2, 2), dtype=np.uint8)
 executor.submit(Job("def transform(grid):\\n    return grid", (grid,))).result()
@@ -634,6 +636,16 @@ def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     with pytest.raises(ArcnbError, match=r"cannot start .*: ModuleNotFoundError: No .* 'no_such_module'$"):
         executor.submit(Job(program(1), GRIDS)).result(timeout=30)
     executor.close()
+
+
+def test_jobs_after_a_warming_that_failed_name_its_cause(monkeypatch):
+    monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import no_such_module")
+    with Executor(MAX_FAILED_STARTS) as executor:
+        executor.warm()
+        executor._service._thread.join(60)
+        for _ in range(2):
+            with pytest.raises(ArcnbError, match="no_such_module"):
+                executor.submit(Job(program(1), GRIDS))
 
 
 def test_a_warm_executor_has_its_servers_before_the_first_job():

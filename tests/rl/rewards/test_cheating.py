@@ -1,5 +1,8 @@
 """Programs that memorise are found, honest ones never."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,7 @@ from arcnb.rl.rewards.cheating import changed_copies, find_cheats, literal_grids
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.synth.rearc.tasks import rearc_program
+from tests.paths import ROOT
 
 TRAIN = [
     ([[1, 0, 0], [0, 2, 0]], [[0, 0, 1], [0, 2, 0]]),
@@ -190,7 +194,15 @@ def test_literals_are_read_off_the_syntax_tree():
     )
     shapes = {shape for shape, _ in literal_grids(program)}
     assert shapes == {(2, 2), (2, 1)}
-    assert literal_grids("def broken(:") == set()
+    for broken in ("def broken(:", "[" * 200_000, "\ud83d = 1"):
+        assert literal_grids(broken) == set()
+
+
+def test_a_text_that_the_parser_warns_of_has_its_literals():
+    program = 'pattern = "\\d"\na = [[1, 2], [3, 4]]'
+    script = f"from arcnb.rl.rewards.cheating import literal_grids; print(len(literal_grids({program!r})))"
+    asked = [sys.executable, "-W", "error", "-c", script]
+    assert subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_copies_differ_from_the_grid_and_do_not_depend_on_chance():

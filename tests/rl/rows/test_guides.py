@@ -61,23 +61,26 @@ def gold(tasks):
     return TaskSet("gold", tuple(replace(task, program=PROGRAM) for task in tasks), "1")
 
 
-def rows_of(plan, tasks, model, history):
+def rows_of(plan, tasks, model, history, template="arc_code"):
     guides = guides_of(plan, tasks, longest=1500)
     given = {"seed": 0, "max_prompt_tokens": 1000, "history": history, "guides": guides}
-    return prompt_rows(tasks, prompt_format(), load_tokenizer(model), **given)
+    return prompt_rows(tasks, prompt_format(template), load_tokenizer(model), **given)
 
 
-def test_a_silent_tasks_prompt_ends_with_lines_of_its_program(gold, quick, tmp_path, letter_model):
+@pytest.mark.parametrize(("template", "fence"), [("arc_code", ""), ("barc", "```python\n")])
+def test_a_silent_tasks_prompt_ends_with_lines_of_its_program(
+    gold, quick, tmp_path, letter_model, template, fence
+):
     plan = quick(tmp_path, guide_programs="gold", guide_free=0.0)
     history = SignalHistory(lag=1)
-    rows = rows_of(plan, gold, letter_model, history)
+    rows = rows_of(plan, gold, letter_model, history, template)
     free = rows[0]
     assert free["lines"] == 0
     history.record(0, free["task_id"], [0, 0], [False, False])
     guided = next(row for row in map(rows.__getitem__, range(1, 9)) if row["task_id"] == free["task_id"])
     assert guided["lines"] == 2
     beginning = "def transform(grid):\n    a = grid"
-    assert guided["prefix"] == free["prefix"] + beginning
+    assert guided["prefix"] == free["prefix"] + fence + beginning
     assert guided["prompt"].endswith(beginning)
     task = gold[free["task_id"]]
     shown = View.of(guided).apply(task)

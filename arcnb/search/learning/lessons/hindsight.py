@@ -17,10 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.grids import Grid
+from arcnb.arc.grids import Grid, all_equal, same_grids
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.scores.similarity import pixel_similarity
 from arcnb.arc.seeds import derive_seed, rng
@@ -164,9 +162,9 @@ def _objection(
         len(answer_ids(tokenizer, prediction.completion)) > settings.max_answer_tokens
     ):
         return "too long"
-    if _same(prediction.outputs, task.inputs):
+    if same_grids(prediction.outputs, task.inputs):
         return "identity"
-    if _all_equal(prediction.outputs):
+    if all_equal(prediction.outputs):
         return "constant"
     if age and rng(seed, "replay", prediction.id, n_rounds).random() >= settings.replay**age:
         return "not replayed"
@@ -183,12 +181,12 @@ def _tasks_of(
 ) -> Iterator[HindsightTask]:
     """A task of each frame, the prompt's own first, in which the program gave something to learn from."""
     expected = [frames[0].apply(grid) for grid in prediction.outputs]
-    if executions[0].outputs is None or not _same(executions[0].outputs, expected):
+    if executions[0].outputs is None or not same_grids(executions[0].outputs, expected):
         dropped["nondeterministic"] += 1
         return
     for number, (frame, execution) in enumerate(zip(frames, executions, strict=True)):
         inputs, outputs = _inputs(task, frame), execution.outputs
-        if outputs is None or _all_equal(outputs) or _same(inputs, outputs):
+        if outputs is None or all_equal(outputs) or same_grids(inputs, outputs):
             dropped["view failed"] += 1
             continue
         meta = {"real": task.task_id, "prediction": prediction.id, "view": number, "age": age}
@@ -218,14 +216,6 @@ def _train_closeness(task: Task, frame: Augmentation, outputs: Sequence[Grid]) -
         for output, pair in zip(outputs, task.train, strict=False)
     ]
     return sum(s == 1 for s in similar) / len(similar), sum(similar) / len(similar)
-
-
-def _same(a: Sequence[Grid], b: Sequence[Grid]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _all_equal(grids: Sequence[Grid]) -> bool:
-    return all(np.array_equal(grid, grids[0]) for grid in grids[1:])
 
 
 def learning_rows(
