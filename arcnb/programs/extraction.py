@@ -111,7 +111,7 @@ def extract_program(completion: str, entry: str = "transform", truncated: bool =
 
 def open_fence(text: str) -> str:
     """The fence that is open at the end of a text, "" where none is."""
-    fences = _FENCE.findall(text)
+    fences = FENCE.findall(text)
     return fences[-1].strip() if len(fences) % 2 else ""
 
 

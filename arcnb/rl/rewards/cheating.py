@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from arcnb.arc.augmentation import Augmentation
-from arcnb.arc.grids import Grid
+from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
@@ -93,19 +93,25 @@ def literal_grids(program: str) -> set[tuple]:
         tree = parse_program(program)
     except ProgramSyntaxError:
         return set()
-    grids = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
-            continue
-        if not all(isinstance(row, ast.List | ast.Tuple) for row in node.elts):
-            continue
-        try:
-            grid = np.array(ast.literal_eval(node))
-        except (ValueError, TypeError, RecursionError):
-            continue
-        if grid.ndim == 2 and grid.dtype.kind == "i" and ((grid >= 0) & (grid <= 9)).all():
-            grids.add(_key(grid.astype(np.uint8)))
-    return grids
+    spelled = filter(None, map(_spelled_grid, ast.walk(tree)))
+    return {_key(np.array(rows, np.uint8)) for rows in spelled}
+
+
+def _spelled_grid(node: ast.AST) -> list[list[int]] | None:
+    """The grid that a list of lists of digits spells out. Nothing is built of what is no grid: the text is
+    hostile."""
+    if not isinstance(node, ast.List | ast.Tuple) or not 1 <= len(node.elts) <= MAX_SIDE:
+        return None
+    rows = []
+    for row in node.elts:
+        if not isinstance(row, ast.List | ast.Tuple) or not 1 <= len(row.elts) <= MAX_SIDE:
+            return None
+        rows.append([cell.value for cell in row.elts if isinstance(cell, ast.Constant)])
+        if len(rows[-1]) != len(row.elts) or len(rows[-1]) != len(rows[0]):
+            return None
+        if not all(type(cell) is int and 0 <= cell < N_COLORS for cell in rows[-1]):
+            return None
+    return rows
 
 
 def changed_copies(grid: Grid, *keys: str) -> list[Grid]:

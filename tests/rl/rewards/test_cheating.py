@@ -1,5 +1,6 @@
 """Programs that memorise are found, honest ones never."""
 
+import resource
 import subprocess
 import sys
 
@@ -203,6 +204,14 @@ def test_a_text_that_the_parser_warns_of_has_its_literals():
     script = f"from arcnb.rl.rewards.cheating import literal_grids; print(len(literal_grids({program!r})))"
     asked = [sys.executable, "-W", "error", "-c", script]
     assert subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+def test_a_table_that_is_no_grid_costs_no_memory():
+    """As an array of text it would take a gigabyte."""
+    table = f"x = [['{' ' * 32_000}'], {', '.join(['[1]'] * 6000)}]"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert literal_grids(table) == set()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
 def test_copies_differ_from_the_grid_and_do_not_depend_on_chance():

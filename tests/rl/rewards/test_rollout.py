@@ -30,7 +30,7 @@ def test_reward_evaluation_and_episodes_agree(ids, truncated, letter_model, task
     tokenizer = load_tokenizer(letter_model)
     trainer = SimpleNamespace(
         args=SimpleNamespace(use_vllm=False),
-        accelerator=SimpleNamespace(process_index=0, num_processes=1),
+        accelerator=SimpleNamespace(process_index=0, num_processes=1, is_main_process=True),
         eos_token_ids=[END],
     )
     logged = {}
