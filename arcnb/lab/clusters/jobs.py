@@ -92,6 +92,7 @@ class ClusterJob:
     name: str
     folder: Path
     runs: tuple[Run, ...]
+    notebooks: tuple[Path, ...]  # of the runs
     resources: Resources
     environment: Environment
 

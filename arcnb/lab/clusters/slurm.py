@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arcnb.lab.clusters.jobs import ClusterJob
-from arcnb.lab.clusters.scripts import render, write_script
+from arcnb.lab.clusters.scripts import render, script_texts
 from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
-from arcnb.machine.files import write_whole
 
 NAME = "slurm"
 
@@ -21,18 +20,17 @@ _PHASES = {
 _HELD_REASONS = ("JobHeldUser", "JobHeldAdmin")
 
 
-def write_files(job: ClusterJob, after: Sequence[str] = ()) -> list[Path]:
-    """job.sbatch, task.sh and runs.txt; `after`: jobs that must have ended well before."""
+def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
+    """What is to be written into job.sbatch, runs.txt and task.sh; `after`: jobs that must have ended well
+    before."""
     output = str(job.folder / ("slurm-%A_%a.out" if job.is_array else "slurm-%j.out"))
     dependency = f"afterok:{':'.join(after)}" if after else ""
     text = render("slurm.sbatch.jinja", job=job, output=output, after=dependency)
-    path = job.folder / "job.sbatch"
-    write_whole(path, text)
-    return [path, *write_script(job, NAME)]
+    return {job.folder / "job.sbatch": text, **script_texts(job, NAME)}
 
 
 def submit(job: ClusterJob) -> list[str]:
-    """Submit what `write_files` wrote; the names of the tasks."""
+    """Submit what `job_texts` told and was written; the names of the tasks."""
     answer = call(
         NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
     )

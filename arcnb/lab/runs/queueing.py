@@ -11,7 +11,7 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import disk
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import Run, new_run, runs_called
+from arcnb.lab.runs.run import Run, check_name, folder_of, new_run, runs_called
 
 
 def queue_run(
@@ -34,6 +34,12 @@ def queue_run(
     if inputs is not None:
         fields["inputs"] = dict(inputs)
     return new_run(name, dict(values), notebook_record(notebook), "engine", None, fields)
+
+
+def foreseen_run(name: str) -> Run:
+    """The run that `queue_run` would make now, as a dry run speaks of it: its folder is not there."""
+    check_name(name)
+    return Run(folder_of(name))
 
 
 def refuse_taken(name: str) -> None:

@@ -16,6 +16,7 @@ from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.commands import cluster
+from arcnb.lab.runs.manifest import cause
 from arcnb.lab.runs.processes import process_identity
 from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
@@ -322,6 +323,53 @@ def test_a_sweep_that_is_not_submitted_leaves_nothing(path, runs_root, options, 
     for command in (["show", "sw"], ["cancel", "sw"]):
         assert cli.main(command) == 2
         assert "there is no run 'sw'" in capsys.readouterr().err
+
+
+def test_a_dry_run_makes_nothing_and_changes_nothing(notebook, tmp_path, runs_root, monkeypatch, capsys):
+    def built(requirements):
+        raise AssertionError("an environment was built")
+
+    monkeypatch.setattr(submitting, "build_archive", built)
+    path = notebook("run.record({'n': n})")
+    (tmp_path / "few.txt").write_text("six\n")
+    road = tmp_path / "road.yaml"
+    road.write_text("stages: {a: {notebook: 01_small.ipynb}, b: {notebook: 01_small.ipynb, after: a}}\n")
+    for scheduler in ("slurm", "htcondor"):
+        for asked in ([path], [path, "--grid", "n=1,2"], [road]):
+            assert dry_run(asked[0], scheduler, *asked[1:], "--packed", tmp_path / "few.txt") == 0
+            assert "task.sh\n#!/bin/bash" in capsys.readouterr().out
+    assert not runs_root.exists()
+    assert cli.main(["pipeline", str(road)]) == 0
+    first, last = list_runs()
+    for run in (first, last):
+        run.update(status="failed", error=cause("it failed"))
+        (run.path / "job").mkdir()
+        (run.path / "job" / "task.sh").write_text("mine")
+    before = contents(runs_root)
+    assert dry_run(road, "slurm") == 0
+    assert cli.main(["submit", "--on", "slurm", "--resume", first.name, "--dry-run"]) == 0
+    assert f"{first.path}\n" in capsys.readouterr().out
+    assert contents(runs_root) == before
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_a_dry_run_refuses_what_the_scheduler_cannot_take(notebook, tmp_path, monkeypatch, capsys):
+    notebook("run.record({'n': n})", name="a")
+    (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "my runs"))
+    assert dry_run(tmp_path / "road.yaml", "htcondor") == 2
+    said = capsys.readouterr()
+    assert "HTCondor takes no spaces in the paths of a pipeline's jobs" in said.err
+    assert said.out == ""
+
+
+def test_a_run_of_no_notebook_cannot_be_sent(capsys):
+    new_run("script").update(status="failed", error=cause("it failed"))
+    assert cli.main(["submit", "--on", "slurm", "--resume", "script"]) == 2
+    assert "does not say which notebook it ran" in capsys.readouterr().err
 
 
 def test_a_refusal_keeps_what_the_sweep_had(path, runs_root):
