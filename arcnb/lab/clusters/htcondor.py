@@ -73,7 +73,7 @@ def submit_dag(path: Path, text: str) -> str:
 def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task, or "7 (DAG)" for a task of that DAG."""
     query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", "ArcnbRun =!= undefined")
-    found = _read(call(NAME, "condor_q", *query), tasks)
+    found = _read(call(NAME, "condor_q", "-allusers", *query), tasks)
     missing = {folder: task for folder, task in tasks.items() if folder not in found}
     if missing:
         ended = _read(call(NAME, "condor_history", *query, "-limit", str(HISTORY_JOBS)), missing)
@@ -132,5 +132,5 @@ def _number(pattern: str, answer: str) -> str:
 def _dags_in_queue(numbers: set[str]) -> set[str]:
     if not numbers:
         return set()
-    answer = call(NAME, "condor_q", "-json", "-attributes", "ClusterId", *sorted(numbers))
+    answer = call(NAME, "condor_q", "-allusers", "-json", "-attributes", "ClusterId", *sorted(numbers))
     return {str(job["ClusterId"]) for job in (json.loads(answer) if answer.strip() else [])}

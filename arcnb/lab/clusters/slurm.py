@@ -1,14 +1,13 @@
 """Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.clusters.scripts import render, script_texts
-from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call, owner
 
 NAME = "slurm"
 
@@ -45,8 +44,8 @@ def dependency(tasks: Sequence[str]) -> str:
 
 def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task; without those that Slurm no longer knows."""
-    user = str(os.getuid())  # which may have no name here
-    answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", user, "-o", "%i|%T|%r|%N")
+    users = ",".join(map(str, sorted(set(map(owner, tasks)))))  # who may have no names here
+    answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", users, "-o", "%i|%T|%r|%N")
     found = {}
     for line in answer.splitlines():
         task, state, reason, node = line.split("|", 3)

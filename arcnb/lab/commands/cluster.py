@@ -196,11 +196,15 @@ def _cancel_tasks(name: str, tasks: dict[str, list[Run]]) -> int:
         if len(tasks) > 1:
             return max(_cancel_tasks(name, {task: runs}) for task, runs in tasks.items())
         return say(f"{name} {next(iter(tasks))}: {error}", 2)
+    code = 0
     for task, runs in tasks.items():
         for run in runs:
-            status.write_cancelled(run)
             note(f"{run.path.name}: {name} {task} cancelled")
-    return 0
+            try:
+                status.write_cancelled(run)
+            except ArcnbError as error:
+                code = say(f"{run.path.name}: {error}", 2)
+    return code
 
 
 def job_options(options: argparse.Namespace) -> dict[str, Any]:
