@@ -96,6 +96,8 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ArcnbError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    except RecursionError:
+        raise ArcnbError(f"{path}: lists or mappings are too deep within each other") from None
 
 
 def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:
@@ -113,27 +115,40 @@ def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")
         return [parse_value(text, replace(parameter, kind=element))]
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return text
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: `1e-4` is a number, `no` and `12:30` and `2025-01-31` are texts; a key given twice is
-    an error."""
+    """YAML 1.2 scalars: `1e-4` is a number, `no` and `12:30` and `2025-01-31` are texts. A key is a text, as
+    it is written: `8: x` has the key "8". One given twice is an error. There are no merge keys (`<<`):
+    sections do that work here."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", key_node.start_mark
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            return super().construct_mapping(node, deep)  # which says so
+        found: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key, problem = key_node.value, ""
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = (
+                    f"a key must be a text, not a {'list' if key_node.id == 'sequence' else key_node.id}"
                 )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+            elif key in found:
+                problem = f"key {key!r} is given twice"
+            if problem:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            found[key] = self.construct_object(value_node, deep=deep)
+        return found
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """No merge keys (`<<`): sections do that work here."""
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError):  # `!!int x`, or more digits than Python converts
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value[:40]!r} cannot be read as {kind}", node.start_mark
+            ) from None
 
 
 _Loader.yaml_implicit_resolvers = {}

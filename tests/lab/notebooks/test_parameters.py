@@ -136,6 +136,12 @@ def test_values_of_the_command_line(declared, name, text, value):
     assert type(parsed) is type(value)
 
 
+def test_a_key_that_is_no_text_fails_no_value_of_the_command_line():
+    assert parse_value("{8: [1, 2]}") == {"8": [1, 2]}
+    for text in ("{[a]: 1}", "[" * 3000):
+        assert parse_value(text) == text
+
+
 @pytest.fixture
 def both(declared):
     cells = [new_code_cell("steps = 4\nmodel = 'default'", metadata={"tags": ["parameters"]})]
@@ -185,6 +191,13 @@ def test_sections_and_their_order(tmp_path, both):
         ("n_tasks: 1\nn_tasks: 2", "line 2: key 'n_tasks' is given twice"),
         ("n_tasks: [1", "line 1: "),
         ("- a", "must hold `name: value` lines, got a list"),
+        ("model: {{ data }}", "line 1: a key must be a text, not a mapping"),
+        ("n_tasks: 1\n[a]: 1", "line 2: a key must be a text, not a list"),
+        ("05_grpo: {8: 1}", "section '05_grpo' has no parameter '8'"),
+        ("8: 1", "has no parameter '8'"),
+        ("n_tasks: !!int x", "line 1: 'x' cannot be read as int"),
+        (f"n_tasks: {'9' * 5000}", "line 1: '999"),
+        (f"n_tasks: {'[' * 3000}", "too deep within each other"),
     ],
 )
 def test_mistakes_in_a_profile_are_named(tmp_path, both, text, message):
