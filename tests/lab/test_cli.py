@@ -12,7 +12,7 @@ from arcnb.lab import cli
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import find_run, list_runs, new_run
+from arcnb.lab.runs.run import Run, find_run, list_runs, new_run
 
 
 @pytest.fixture
@@ -262,6 +262,20 @@ def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     assert sorted(process.returncode for process in processes) == [0, 2], errors
     assert sum("so it cannot be resumed" in error for error in errors) == 1
     assert len(run.manifest["attempts"]) == 1
+
+
+def test_an_end_that_cannot_be_written_is_one_sentence(notebook, monkeypatch, capsys):
+    def full(run, **fields):
+        if "end" in fields:
+            raise ArcnbError(f"cannot write {run.path}: No space left on device")
+        update(run, **fields)
+
+    update = Run.update
+    monkeypatch.setattr(Run, "update", full)
+    assert cli.main(["run", str(notebook("run.record({'n': n})")), "--quiet"]) == 1
+    (run,) = list_runs()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("arcnb: ")]
+    assert said == [f"arcnb: cannot write {run.path}: No space left on device"]
 
 
 def test_ctrl_c_while_the_page_is_written_leaves_a_run_that_is_done(notebook, monkeypatch, capsys):

@@ -254,6 +254,8 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     if manifest["status"] == "done":
         note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0
+    if manifest["end"] is None:  # it could not be written, which was said above
+        return 1
     say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
         note(f"arcnb: to go on: arcnb run --resume {current.path}")
