@@ -38,9 +38,11 @@ class Upgrade:
 
 def init(folder: Path) -> Path:
     """Lay out a workspace; a folder that holds `notebooks` already is refused."""
+    upgradable = (folder / DELIVERED).is_dir()
+    remedy = f"`arcnb upgrade {folder}` brings newer notebooks" if upgradable else "name another folder"
     for name in ("notebooks", DELIVERED):
         if (folder / name).exists():
-            raise ArcnbError(f"{folder / name} is there already; `arcnb upgrade` brings newer notebooks")
+            raise ArcnbError(f"{folder / name} is there already; {remedy}")
     make_folder(folder / "runs")
     for name, content in _delivery():
         _write(folder / "notebooks" / name, content)
@@ -54,7 +56,9 @@ def upgrade(folder: Path) -> list[Upgrade]:
     """Bring the notebooks of this package into a workspace; one entry for each file that differs."""
     delivered, own = folder / DELIVERED, folder / "notebooks"
     if not delivered.is_dir():
-        raise ArcnbError(f"{folder} is no workspace; `arcnb init {folder}` makes one")
+        remedy = "makes one in another folder" if own.exists() else "makes one"
+        where = "DIR" if own.exists() else folder
+        raise ArcnbError(f"{folder} is no workspace; `arcnb init {where}` {remedy}")
     done, names = [], set()
     for name, content in _delivery():
         names.add(name)
