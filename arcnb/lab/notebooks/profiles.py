@@ -23,6 +23,7 @@ import yaml
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
+from arcnb.lab.runs.named_paths import existing_file
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -30,9 +31,9 @@ NOTHING = ("null", "~", "None")  # what stands for None on the command line, whe
 def find_profile(reference: str, notebooks: Path) -> Path:
     """A file as given, or `profiles/<reference>.yaml` beside the notebooks."""
     folder = notebooks / "profiles"
-    for path in (Path(reference).expanduser(), folder / f"{reference}.yaml", folder / reference):
-        if path.is_file():
-            return path
+    for path in (reference, folder / f"{reference}.yaml", folder / reference):
+        if (file := existing_file(path)) is not None:
+            return file
     names = [path.stem for path in folder.glob("*.yaml")]
     raise ArcnbError(
         f"there is no profile {reference!r}, neither as a file nor in {folder}{nearest(reference, names)}"

@@ -38,7 +38,7 @@ from arcnb.lab.runs.manifest import (
     seconds_between,
     write_manifest,
 )
-from arcnb.lab.runs.named_paths import existing, pieces_that
+from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import make_folder
@@ -315,7 +315,7 @@ def named_exactly(name: str) -> Run | None:
 def is_run(folder: Path) -> bool:
     """Is there a manifest of ours in this folder? Below the root every one is, also of another version; web
     pages and browser extensions have files of that name elsewhere."""
-    if not (folder / MANIFEST).is_file():
+    if existing_file(folder / MANIFEST) is None:
         return False
     if folder.resolve().parent == runs_root().resolve():
         return True
