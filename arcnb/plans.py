@@ -63,6 +63,15 @@ class Option:
         return self.path.rpartition(".")[2]
 
 
+# What is often said, and what options are called where there are such.
+_CALLED = {
+    "lr": "learning_rate",
+    "rank": "lora.r",
+    "lora_rank": "lora.r",
+    "batch_size": "per_device_train_batch_size",
+}
+
+
 class Settings(dict[str, Any]):
     """Values for a library's configuration class: those with a default of ours, and those that were given."""
 
@@ -143,7 +152,7 @@ class Plan:
             raise ArcnbError(f"{name!r} is an option of several branches; say {paths}")
         if name in _reserved(cls):
             raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
-        raise ArcnbError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
+        raise ArcnbError(f"there is no parameter {name!r}{nearest_option(name, _names(cls))}")
 
     @classmethod
     def knows(cls, name: str) -> bool:
@@ -187,6 +196,13 @@ class Plan:
             given = int((table["from"] == "given").sum())
             head = f"The plan: {given} of {len(table)} options given, the others by default"
             return f"<details><summary>{head}</summary>{table.to_html()}</details>"
+
+
+def nearest_option(name: str, names: Iterable[str]) -> str:
+    """As `nearest`, of options: what is often called otherwise is known, and resembles none of the others."""
+    if name not in _CALLED:
+        return nearest(name, names)
+    return f"; did you mean {_CALLED[name]!r}?" if _CALLED[name] in names else ""
 
 
 def refuse(problems: Iterable[str]) -> None:

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.errors import ArcnbError, nearest
-from arcnb.plans import MORE, Plan, dotted, fitting
+from arcnb.errors import ArcnbError
+from arcnb.plans import MORE, Plan, dotted, fitting, nearest_option
 from arcnb.values import Within, short_kind
 
 
@@ -70,7 +70,7 @@ class Declared(dict[str, Parameter]):
         if name in self and not _holds_more(name, self):
             return self[name]
         if self.plan is None:
-            raise ArcnbError(f"has no parameter {name!r}{nearest(name, self)}")
+            raise ArcnbError(f"has no parameter {name!r}{nearest_option(name, self)}")
         known = self.plan.find(name)
         in_cell = self._by_path.get(known.path)
         return in_cell or Parameter(

@@ -24,6 +24,7 @@ import yaml
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
 from arcnb.lab.runs.named_paths import existing_file
+from arcnb.plans import nearest_option
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -60,9 +61,8 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
         takers = [stem for stem, parameters in declared.items() if _takes(name, value, parameters)]
         if not takers:
             names = {name for parameters in declared.values() for name in parameters.names()}
-            raise ArcnbError(
-                f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
-            )
+            near = nearest_option(name, names)
+            raise ArcnbError(f"{path}: no notebook has the parameter {name!r} of section 'all'{near}")
         for stem in takers:
             where = f"{path}, section 'all' for {stem}"
             chosen[stem] |= check_parameters({name: value}, declared[stem], where)

@@ -4,8 +4,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.notebooks.parameters import check_parameters, notebook_parameters
 from arcnb.lab.notebooks.profiles import find_profile, parse_value, profile_values, read_yaml
+from tests.paths import NOTEBOOKS
 
 CELL = """\
 n_tasks = 40               # how many tasks
@@ -228,3 +230,30 @@ def test_profiles_are_found_by_name(tmp_path):
     assert find_profile(str(named), tmp_path) == named
     with pytest.raises(ArcnbError, match=r"there is no profile 'cpv', .*; did you mean 'cpu'\?"):
         find_profile("cpv", tmp_path)
+
+
+def test_letters_that_changed_places_are_nearest(tmp_path):
+    (tmp_path / "profiles").mkdir()
+    for name in ("grpo", "gspo", "gepo"):
+        (tmp_path / "profiles" / f"{name}.yaml").write_text("")
+    with pytest.raises(ArcnbError, match="did you mean 'grpo'"):
+        find_profile("gpro", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("notebook", "said", "meant"),
+    [
+        ("05", "lr", "learning_rate"),
+        ("05", "lora_rank", "lora.r"),
+        ("05", "rank", "lora.r"),
+        ("02", "rank", "lora.r"),
+        ("02", "batch_size", "per_device_train_batch_size"),
+        ("05", "batch_size", None),
+    ],
+)
+def test_what_is_often_called_otherwise_is_known(notebook, said, meant):
+    (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")
+    end = f"; did you mean {meant!r}?" if meant else ""
+    with pytest.raises(ArcnbError) as caught:
+        check_parameters({said: 1}, notebook_parameters(read_notebook(path)), "x")
+    assert str(caught.value) == f"x: there is no parameter {said!r}{end}"
