@@ -40,6 +40,27 @@ def test_refusals_come_before_the_run_folder(path, arguments, message, capsys):
     assert list_runs() == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "03", "-p", "n_tasks=8"], "-p takes a name and a value: -p n_tasks 8"),
+        (["run", "03", "-p", "n_tasks=8", "--quiet"], "-p takes a name and a value: -p n_tasks 8"),
+        (["run", "-p", "stop=a b", "03"], "-p takes a name and a value: -p stop 'a b'"),
+        (["submit", "03"], "arcnb submit needs --on; `arcnb submit --help` ends with examples"),
+        (["submit", "03", "--on", "slurm", "--gpus", "two"], "--gpus must be a whole number, got 'two'"),
+        (["run", "03", "--grace", "x"], "--grace must be a number, got 'x'"),
+        (["run", "03", "--nam"], "argument --name: expected one argument (`arcnb run --help`)"),
+        (["ls", "all"], "unrecognized arguments: all (`arcnb --help`)"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_sentence(arguments, sentence, capsys):
+    try:
+        code = cli.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert (code, capsys.readouterr().err) == (2, f"arcnb: {sentence}\n")
+
+
 def test_a_root_that_cannot_be_written(path, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert cli.main(["run", str(path), "--runs", str(tmp_path / "file")]) == 2
