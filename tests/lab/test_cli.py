@@ -258,6 +258,19 @@ def test_names_of_runs_stand_for_what_they_left(tmp_path, monkeypatch):
     assert with_runs({"predictions": "data"}) == {"predictions": "data"}, "a path comes first"
 
 
+def test_a_source_that_is_none_is_asked_back_as_a_run(notebook, capsys):
+    for name in ("mine", "dsl-2"):
+        new_run(name)
+    parameters = "tasks = ''  # a set\nlabel = ''  # any text\n"
+    path = notebook("raise ValueError(f'{tasks}: no such file')", parameters=parameters)
+    assert cli.main(["run", str(path), "-p", "tasks", "mien", "--quiet"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "ValueError: mien: no such file; no run is called 'mien'; did you mean 'mine'?; see " in said
+    other = notebook("raise ValueError(f'{label}: no such file')", parameters=parameters, name="02_other")
+    assert cli.main(["run", str(other), "-p", "tasks", "dsl*3", "-p", "label", "mien", "--quiet"]) == 1
+    assert "no run is called" not in capsys.readouterr().err, "dsl was found"
+
+
 @pytest.mark.parametrize(("line", "end"), [("arcnb sho", "show"), ("arcnb show ev", "evaluation")])
 def test_a_shell_completes_commands_and_runs(line, end, tmp_path):
     new_run("evaluation")
