@@ -28,7 +28,17 @@ from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
-from arcnb.values import FINITE, NOT_NEGATIVE, Within, as_floats, choices, fits, range_problem, unknown
+from arcnb.values import (
+    FINITE,
+    NOT_NEGATIVE,
+    ReadBy,
+    Within,
+    as_floats,
+    choices,
+    fits,
+    range_problem,
+    unknown,
+)
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
 
@@ -249,7 +259,8 @@ def fitting(
     value: Any, kind: str, name: str, default: Any, within: Within = "", lenient: bool = False
 ) -> Any:
     """The value, with whole numbers for floats made floats; ArcnbError if it is neither of this kind nor the
-    default itself, or not within its range or choices. lenient: as in `arcnb.values.fits`."""
+    default itself, not within its range or choices, or a text that cannot be read. lenient: as in
+    `arcnb.values.fits`."""
     found = value
     if kind != "any" and not (type(value) is type(default) and value == default):
         candidates = [one for one in (value, as_floats(value)) if fits(one, kind, lenient)]
@@ -259,6 +270,9 @@ def fitting(
         found = candidates[0]
     if isinstance(within, str):
         wanted = range_problem(found, within)
+    elif isinstance(within, ReadBy):
+        within.read(found)
+        wanted = ""
     else:
         refuse(unknown(name, found, choices(within)))
         wanted = ""

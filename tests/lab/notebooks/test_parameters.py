@@ -240,6 +240,17 @@ def test_letters_that_changed_places_are_nearest(tmp_path):
         find_profile("gpro", tmp_path)
 
 
+@pytest.mark.parametrize("notebook", ["02", "03", "05", "07", "09"])
+def test_an_encoding_that_cannot_be_read_is_refused_before_a_run(notebook):
+    (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")
+    declared = notebook_parameters(read_notebook(path))
+    for encoding in ("", "shape(row_numbers(minimal))"):
+        assert check_parameters({"encoding": encoding}, declared, "x") == {"encoding": encoding}
+    for encoding in ("shpe(minimal)", "shape(", 3):
+        with pytest.raises(ArcnbError, match=r"^x: (encoding '|parameter 'encoding' must be str)"):
+            check_parameters({"encoding": encoding}, declared, "x")
+
+
 @pytest.mark.parametrize(
     ("notebook", "said", "meant"),
     [
