@@ -46,7 +46,7 @@ def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
 
 
 def submit(job: ClusterJob) -> list[str]:
-    """Submit what `job_texts` told and was written; the names of the tasks."""
+    """Submit the files of `job_texts`, which are written; the names of the tasks."""
     path = str(job.folder / "job.sub")
     answer = call(NAME, "condor_submit", "-terse", path, refused="HTCondor refused the job")
     number = _number(r"^(\d+)\.0 - ", answer)

@@ -29,7 +29,7 @@ def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
 
 
 def submit(job: ClusterJob) -> list[str]:
-    """Submit what `job_texts` told and was written; the names of the tasks."""
+    """Submit the files of `job_texts`, which are written; the names of the tasks."""
     answer = call(
         NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
     )

@@ -145,7 +145,7 @@ def test_what_one_may_not_enter_and_too_long_a_name_is_one_sentence(
     assert list_runs() == []
 
 
-def test_an_input_of_a_stage_that_may_not_be_read_is_one_sentence(tmp_path, notebook, monkeypatch, capsys):
+def test_a_file_that_may_not_be_read_is_one_sentence(tmp_path, notebook, monkeypatch, capsys):
     def refused(path):
         if path.name == "rows.txt":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -158,7 +158,11 @@ def test_an_input_of_a_stage_that_may_not_be_read_is_one_sentence(tmp_path, note
     (tmp_path / "road.yaml").write_text(f"stages: {{a: {stage}}}\n")
     monkeypatch.setattr(Path, "read_bytes", refused)
     assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run"]) == 2
-    assert capsys.readouterr().err == f"arcnb: {tmp_path}/rows.txt cannot be read: Permission denied\n"
+    said = f"arcnb: {tmp_path}/rows.txt cannot be read: Permission denied\n"
+    assert capsys.readouterr().err == said
+    job = ["submit", "--on", "slurm", str(tmp_path / "01_small.ipynb"), "--dry-run", "--packed"]
+    assert cli.main([*job, str(tmp_path / "rows.txt")]) == 2
+    assert capsys.readouterr().err == said
 
 
 def test_a_folder_above_that_one_may_not_enter_is_no_workspace(closed, monkeypatch):
