@@ -28,7 +28,17 @@ from typing import Any, Self
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
-from arcnb.values import FINITE, NOT_NEGATIVE, Within, as_floats, choices, fits, range_problem, unknown
+from arcnb.values import (
+    FINITE,
+    NOT_NEGATIVE,
+    ReadBy,
+    Within,
+    as_floats,
+    choices,
+    fits,
+    range_problem,
+    unknown,
+)
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
 
@@ -61,6 +71,15 @@ class Option:
     @property
     def word(self) -> str:
         return self.path.rpartition(".")[2]
+
+
+# What is often said, and what options are called where there are such.
+_CALLED = {
+    "lr": "learning_rate",
+    "rank": "lora.r",
+    "lora_rank": "lora.r",
+    "batch_size": "per_device_train_batch_size",
+}
 
 
 class Settings(dict[str, Any]):
@@ -143,7 +162,7 @@ class Plan:
             raise ArcnbError(f"{name!r} is an option of several branches; say {paths}")
         if name in _reserved(cls):
             raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
-        raise ArcnbError(f"there is no parameter {name!r}{nearest(name, _names(cls))}")
+        raise ArcnbError(f"there is no parameter {name!r}{nearest_option(name, _names(cls))}")
 
     @classmethod
     def knows(cls, name: str) -> bool:
@@ -187,6 +206,13 @@ class Plan:
             given = int((table["from"] == "given").sum())
             head = f"The plan: {given} of {len(table)} options given, the others by default"
             return f"<details><summary>{head}</summary>{table.to_html()}</details>"
+
+
+def nearest_option(name: str, names: Iterable[str]) -> str:
+    """As `nearest`, of options: what is often called otherwise is known, and resembles none of the others."""
+    if name not in _CALLED:
+        return nearest(name, names)
+    return f"; did you mean {_CALLED[name]!r}?" if _CALLED[name] in names else ""
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -233,7 +259,8 @@ def fitting(
     value: Any, kind: str, name: str, default: Any, within: Within = "", lenient: bool = False
 ) -> Any:
     """The value, with whole numbers for floats made floats; ArcnbError if it is neither of this kind nor the
-    default itself, or not within its range or choices. lenient: as in `arcnb.values.fits`."""
+    default itself, not within its range or choices, or a text that cannot be read. lenient: as in
+    `arcnb.values.fits`."""
     found = value
     if kind != "any" and not (type(value) is type(default) and value == default):
         candidates = [one for one in (value, as_floats(value)) if fits(one, kind, lenient)]
@@ -243,6 +270,9 @@ def fitting(
         found = candidates[0]
     if isinstance(within, str):
         wanted = range_problem(found, within)
+    elif isinstance(within, ReadBy):
+        within.read(found)
+        wanted = ""
     else:
         refuse(unknown(name, found, choices(within)))
         wanted = ""

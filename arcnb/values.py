@@ -163,7 +163,21 @@ class KeysOf:
     registry: str
 
 
-Within = str | tuple[Any, ...] | KeysOf  # a range of numbers, or the choices that there are
+@dataclass(frozen=True)
+class ReadBy:
+    """Texts that a function, "module:function", reads without an ArcnbError; the empty one asks for nothing.
+    It is imported when a value is checked."""
+
+    function: str
+
+    def read(self, text: Any) -> None:
+        """ArcnbError for a text that cannot be read."""
+        if isinstance(text, str) and text:
+            resolve_name(self.function)(text)
+
+
+# A range of numbers, the choices that there are, or what can be read.
+Within = str | tuple[Any, ...] | KeysOf | ReadBy
 
 
 def choices(within: Within) -> tuple[Any, ...]:

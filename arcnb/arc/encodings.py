@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError, nearest
+from arcnb.values import ReadBy
 
 COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orange", "Purple", "Brown")
 SYMBOLS = "ñò÷ûąćďęĚĞ"
@@ -266,6 +267,9 @@ _LONG_NAMES = {
     "GridCodeBlockEncoder": "code_block",
     "GridShapeEncoder": "shape",
 }
+
+
+SPEC = ReadBy("arcnb.arc.encodings:grid_encoding")  # what an option of a plan can be that holds a spec
 
 
 @lru_cache(64)  # every prompt asks for its encoding

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.commands import batch, cluster, runs, workspaces
-from arcnb.lab.commands.options import say
+from arcnb.lab.commands.options import Parser, refuse_assignments, say
 from arcnb.lab.execution.lost_terminal import steady_streams
 from arcnb.machine.processes import leave
 
@@ -47,6 +47,7 @@ def _done(options: argparse.Namespace) -> int:
     if options.runs:
         os.environ["ARCNB_RUNS"] = options.runs  # notebooks look up earlier runs there, too
     try:
+        refuse_assignments(options)
         return int(options.command(options))
     except ArcnbError as error:
         return say(error, 2)
@@ -55,7 +56,7 @@ def _done(options: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    arcnb = argparse.ArgumentParser(prog="arcnb", formatter_class=argparse.RawDescriptionHelpFormatter)
+    arcnb = Parser(prog="arcnb", formatter_class=argparse.RawDescriptionHelpFormatter)
     arcnb.add_argument("--version", action="version", version=f"arcnb {_version()}")
     commands = arcnb.add_subparsers(required=True, metavar="COMMAND", help="its --help ends with examples")
     for group in (runs, batch, cluster, workspaces):

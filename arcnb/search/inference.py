@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arcnb.arc.encodings import SPEC
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.prompts.format import prompt_format
@@ -72,7 +73,11 @@ class InferencePlan(TurnPlan, Plan):
     refine_template: str = option(
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path"
     )
-    encoding: str = option("", 'text form of grids; "" takes the template\'s own')
+    encoding: str = option(
+        "",
+        'text form of grids; "" takes the template\'s own',
+        within=SPEC,
+    )
     output: str = option("", 'folder of the prediction set; "" is predictions/ in the run folder')
     sampling: Drawing = branch(Drawing)
     engine: InferenceEngine = branch(InferenceEngine)

@@ -12,7 +12,7 @@ from arcnb.lab import cli
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import find_run, list_runs, new_run
+from arcnb.lab.runs.run import Run, find_run, list_runs, new_run
 
 
 @pytest.fixture
@@ -38,6 +38,27 @@ def test_refusals_come_before_the_run_folder(path, arguments, message, capsys):
     assert cli.main(["run", str(path), *arguments]) == 2
     assert capsys.readouterr().err.startswith(message)
     assert list_runs() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "03", "-p", "n_tasks=8"], "-p takes a name and a value: -p n_tasks 8"),
+        (["run", "03", "-p", "n_tasks=8", "--quiet"], "-p takes a name and a value: -p n_tasks 8"),
+        (["run", "-p", "stop=a b", "03"], "-p takes a name and a value: -p stop 'a b'"),
+        (["submit", "03"], "arcnb submit needs --on; `arcnb submit --help` ends with examples"),
+        (["submit", "03", "--on", "slurm", "--gpus", "two"], "--gpus must be a whole number, got 'two'"),
+        (["run", "03", "--grace", "x"], "--grace must be a number, got 'x'"),
+        (["run", "03", "--nam"], "argument --name: expected one argument (`arcnb run --help`)"),
+        (["ls", "all"], "unrecognized arguments: all (`arcnb --help`)"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_sentence(arguments, sentence, capsys):
+    try:
+        code = cli.main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    assert (code, capsys.readouterr().err) == (2, f"arcnb: {sentence}\n")
 
 
 def test_a_root_that_cannot_be_written(path, tmp_path, capsys):
@@ -237,6 +258,19 @@ def test_names_of_runs_stand_for_what_they_left(tmp_path, monkeypatch):
     assert with_runs({"predictions": "data"}) == {"predictions": "data"}, "a path comes first"
 
 
+def test_a_source_that_is_none_is_asked_back_as_a_run(notebook, capsys):
+    for name in ("mine", "dsl-2"):
+        new_run(name)
+    parameters = "tasks = ''  # a set\nlabel = ''  # any text\n"
+    path = notebook("raise ValueError(f'{tasks}: no such file')", parameters=parameters)
+    assert cli.main(["run", str(path), "-p", "tasks", "mien", "--quiet"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "ValueError: mien: no such file; no run is called 'mien'; did you mean 'mine'?; see " in said
+    other = notebook("raise ValueError(f'{label}: no such file')", parameters=parameters, name="02_other")
+    assert cli.main(["run", str(other), "-p", "tasks", "dsl*3", "-p", "label", "mien", "--quiet"]) == 1
+    assert "no run is called" not in capsys.readouterr().err, "dsl was found"
+
+
 @pytest.mark.parametrize(("line", "end"), [("arcnb sho", "show"), ("arcnb show ev", "evaluation")])
 def test_a_shell_completes_commands_and_runs(line, end, tmp_path):
     new_run("evaluation")
@@ -262,6 +296,20 @@ def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     assert sorted(process.returncode for process in processes) == [0, 2], errors
     assert sum("so it cannot be resumed" in error for error in errors) == 1
     assert len(run.manifest["attempts"]) == 1
+
+
+def test_an_end_that_cannot_be_written_is_one_sentence(notebook, monkeypatch, capsys):
+    def full(run, **fields):
+        if "end" in fields:
+            raise ArcnbError(f"cannot write {run.path}: No space left on device")
+        update(run, **fields)
+
+    update = Run.update
+    monkeypatch.setattr(Run, "update", full)
+    assert cli.main(["run", str(notebook("run.record({'n': n})")), "--quiet"]) == 1
+    (run,) = list_runs()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("arcnb: ")]
+    assert said == [f"arcnb: cannot write {run.path}: No space left on device"]
 
 
 def test_ctrl_c_while_the_page_is_written_leaves_a_run_that_is_done(notebook, monkeypatch, capsys):

@@ -26,6 +26,7 @@ from typing import Any
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
+from arcnb.lab.runs.named_paths import existing_file
 from arcnb.lab.runs.placeholders import stages_named
 from arcnb.lab.runs.run import check_name, run_name
 
@@ -130,7 +131,7 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
 def _notebook(reference: Any, path: Path) -> Path:
     """Of a path, from the folder of the pipeline's file, too. YAML reads `03` as a number."""
     beside = path.parent / str(reference)
-    return beside.resolve() if beside.is_file() else files.find_notebook(str(reference))
+    return beside.resolve() if existing_file(beside) else files.find_notebook(str(reference))
 
 
 def profiled(wanted: Any, path: Path, notebook: Path, declared: Mapping[str, Declared]) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def profiled(wanted: Any, path: Path, notebook: Path, declared: Mapping[str, Dec
     values: dict[str, Any] = {}
     for reference in wanted if isinstance(wanted, list) else [wanted] if wanted else []:
         beside = path.parent / str(reference)
-        profile = beside if beside.is_file() else profiles.find_profile(str(reference), notebook.parent)
+        profile = beside if existing_file(beside) else profiles.find_profile(str(reference), notebook.parent)
         values |= profiles.profile_values(profile, notebook.stem, declared)
     return values
 

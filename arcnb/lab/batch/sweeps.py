@@ -21,7 +21,7 @@ from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import aligned, flat, value_text
 from arcnb.lab.runs.manifest import locked, plain
-from arcnb.lab.runs.queueing import queue_run, withdraw
+from arcnb.lab.runs.queueing import foreseen_run, queue_run, withdraw
 from arcnb.lab.runs.run import Run, check_name, find_run, made_folder, runs_root
 from arcnb.machine.files import write_whole
 from arcnb.values import misfit
@@ -118,7 +118,8 @@ def plan_sweep(
             if run := known.get(member):
                 _refuse_other_values(name, member, run, fixed | one.values)
         if dry_run:
-            return Sweep(folder, [Member(m, s.label, known.get(m) or Run(folder / m)) for m, s in named])
+            runs = [known.get(member) or foreseen_run(f"{name}.{member}") for member, _ in named]
+            return Sweep(folder, [Member(m, s.label, run) for (m, s), run in zip(named, runs, strict=True)])
         surroundings = provenance.surroundings()
         members, fresh = [], []
         try:

@@ -21,9 +21,14 @@ from arcnb.machine.locks import locked
 
 
 def environment_name(requirements: Path) -> str:
-    """A name that changes with the requirements file and the Python."""
+    """A name that changes with the requirements file and the Python. ArcnbError for a file that may not be
+    read."""
     python = f"{sys.version} {os.path.realpath(sys.executable)}".encode()
-    return f"environment-{hashlib.sha256(requirements.read_bytes() + python).hexdigest()[:12]}"
+    try:
+        content = requirements.read_bytes()
+    except OSError as error:
+        raise ArcnbError(f"{requirements} cannot be read: {error.strerror or error}") from None
+    return f"environment-{hashlib.sha256(content + python).hexdigest()[:12]}"
 
 
 def archive_path(requirements: Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.clusters.jobs import ClusterJob
-from arcnb.lab.clusters.scripts import render, write_script
+from arcnb.lab.clusters.scripts import render, script_texts
 from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
 from arcnb.machine.files import write_whole
 
@@ -33,35 +33,39 @@ _ATTRIBUTES = (
 HISTORY_JOBS = 2000  # how far back finished tasks are looked for
 
 
-def write_files(job: ClusterJob, after: Sequence[str] = ()) -> list[Path]:
-    """job.sub, task.sh and runs.txt. Waiting for other jobs is what DAGs are for (`submit_dag`)."""
+def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
+    """What is to be written into job.sub, runs.txt and task.sh. Waiting for other jobs is what DAGs are for
+    (`submit_dag`)."""
     if after:
         raise SchedulerError("HTCondor jobs wait for others in a DAG only: submit a pipeline")
     if job.resources.partition:
         raise SchedulerError("HTCondor has no partitions; say what the nodes must have by constraint")
     if job.resources.nodes > 1 and job.environment.container:
         raise SchedulerError("HTCondor runs no containers over several nodes: give venv or packed")
-    path = job.folder / "job.sub"
-    write_whole(path, render("htcondor.sub.jinja", job=job))
-    return [path, *write_script(job, NAME)]
+    return {job.folder / "job.sub": render("htcondor.sub.jinja", job=job), **script_texts(job, NAME)}
 
 
 def submit(job: ClusterJob) -> list[str]:
-    """Submit what `write_files` wrote; the names of the tasks."""
+    """Submit the files of `job_texts`, which are written; the names of the tasks."""
     path = str(job.folder / "job.sub")
     answer = call(NAME, "condor_submit", "-terse", path, refused="HTCondor refused the job")
     number = _number(r"^(\d+)\.0 - ", answer)
     return [f"{number}.{index}" for index in range(len(job.runs))]
 
 
-def submit_dag(jobs: Mapping[str, ClusterJob], needs: Mapping[str, Sequence[str]], path: Path) -> str:
-    """Submit jobs (their files written) that wait for each other, as a DAG file at `path`; its job number.
-    The words of a DAG file are separated by spaces, and its quoting depends on the version."""
+def dag_text(jobs: Mapping[str, ClusterJob], needs: Mapping[str, Sequence[str]]) -> str:
+    """The file of a DAG: jobs that wait for each other. Its words are separated by spaces, and its quoting
+    depends on the version."""
     if spaced := next((job.folder for job in jobs.values() if re.search(r"\s", str(job.folder))), None):
         raise SchedulerError(f"{spaced}: HTCondor takes no spaces in the paths of a pipeline's jobs")
     lines = [f"JOB {name} {job.folder}/job.sub" for name, job in jobs.items()]
     lines += [f"PARENT {' '.join(before)} CHILD {name}" for name, before in needs.items() if before]
-    write_whole(path, "# Written by arcnb; by hand: condor_submit_dag FILE\n" + "\n".join(lines) + "\n")
+    return "# Written by arcnb; by hand: condor_submit_dag FILE\n" + "\n".join(lines) + "\n"
+
+
+def submit_dag(path: Path, text: str) -> str:
+    """Submit a DAG (the files of its jobs written) as a file at `path`; its job number."""
+    write_whole(path, text)
     answer = call(NAME, "condor_submit_dag", "-f", str(path), refused="HTCondor refused the DAG")
     return _number(r"submitted to cluster (\d+)", answer)
 
@@ -69,7 +73,7 @@ def submit_dag(jobs: Mapping[str, ClusterJob], needs: Mapping[str, Sequence[str]
 def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task, or "7 (DAG)" for a task of that DAG."""
     query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", "ArcnbRun =!= undefined")
-    found = _read(call(NAME, "condor_q", *query), tasks)
+    found = _read(call(NAME, "condor_q", "-allusers", *query), tasks)
     missing = {folder: task for folder, task in tasks.items() if folder not in found}
     if missing:
         ended = _read(call(NAME, "condor_history", *query, "-limit", str(HISTORY_JOBS)), missing)
@@ -128,5 +132,5 @@ def _number(pattern: str, answer: str) -> str:
 def _dags_in_queue(numbers: set[str]) -> set[str]:
     if not numbers:
         return set()
-    answer = call(NAME, "condor_q", "-json", "-attributes", "ClusterId", *sorted(numbers))
+    answer = call(NAME, "condor_q", "-allusers", "-json", "-attributes", "ClusterId", *sorted(numbers))
     return {str(job["ClusterId"]) for job in (json.loads(answer) if answer.strip() else [])}

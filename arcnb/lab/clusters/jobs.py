@@ -15,6 +15,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.parameters import Parameter, check_parameters
+from arcnb.lab.runs.named_paths import existing, existing_file
 from arcnb.lab.runs.run import Run
 from arcnb.values import range_problem
 
@@ -92,6 +93,7 @@ class ClusterJob:
     name: str
     folder: Path
     runs: tuple[Run, ...]
+    notebooks: tuple[Path, ...]  # of the runs
     resources: Resources
     environment: Environment
 
@@ -148,12 +150,13 @@ def environment_of(options: Mapping[str, Any], where: str) -> Environment:
             raise ArcnbError(f"{where}: {name!r} is no name of an environment variable")
     python = sys.executable
     if options.get("venv"):
-        python = str(Path(options["venv"]).expanduser().absolute() / "bin" / "python")
-        if not Path(python).exists():
+        found = existing(str(Path(options["venv"], "bin", "python")))
+        if found is None:
             raise ArcnbError(f"{where}: {options['venv']} is no venv: it has no bin/python")
-    packed = Path(options["packed"]).expanduser() if options.get("packed") else None
-    if packed is not None and not packed.is_file():
-        raise ArcnbError(f"{where}: there is no requirements file {packed}")
+        python = str(found.absolute())
+    packed = existing_file(options["packed"]) if options.get("packed") else None
+    if options.get("packed") and packed is None:
+        raise ArcnbError(f"{where}: there is no requirements file {options['packed']}")
     return Environment(python, options.get("container", ""), packed, variables)
 
 

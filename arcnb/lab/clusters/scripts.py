@@ -10,7 +10,6 @@ from arcnb.lab.clusters.environments import archive_path, environment_name
 from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.runs.run import runs_root
 from arcnb.lab.workspace import folders
-from arcnb.machine.files import write_whole
 
 
 def render(template: str, **values: Any) -> str:
@@ -27,8 +26,8 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def write_script(job: ClusterJob, scheduler: str) -> list[Path]:
-    """runs.txt, one run folder a line, and task.sh, which starts one of them."""
+def script_texts(job: ClusterJob, scheduler: str) -> dict[Path, str]:
+    """What is to be written into runs.txt, one run folder a line, and task.sh, which starts one of them."""
     for folder in (job.folder, *(run.path for run in job.runs)):
         if set(str(folder)) & set("\n\r\"'%$`\\"):
             raise ArcnbError(
@@ -36,7 +35,7 @@ def write_script(job: ClusterJob, scheduler: str) -> list[Path]:
             )
     repository = folders.repository()
     packed = job.environment.packed
-    binds = [runs_root(), repository, *{Path(run.manifest["notebook"]["path"]).parent for run in job.runs}]
+    binds = [runs_root(), repository, *(notebook.parent for notebook in job.notebooks)]
     text = render(
         "task.sh.jinja",
         job=job,
@@ -48,8 +47,7 @@ def write_script(job: ClusterJob, scheduler: str) -> list[Path]:
         packed_name=environment_name(packed) if packed else "",
         packed_archive=archive_path(packed) if packed else "",
     )
-    script, listing = job.folder / "task.sh", job.folder / "runs.txt"
-    write_whole(listing, "".join(f"{run.path}\n" for run in job.runs))
-    write_whole(script, text)
-    script.chmod(0o755)
-    return [listing, script]
+    return {
+        job.folder / "runs.txt": "".join(f"{run.path}\n" for run in job.runs),
+        job.folder / "task.sh": text,
+    }

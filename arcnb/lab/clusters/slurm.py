@@ -1,15 +1,13 @@
 """Slurm by its own command line: sbatch, squeue, scancel; sacct where there is an accounting database."""
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arcnb.lab.clusters.jobs import ClusterJob
-from arcnb.lab.clusters.scripts import render, write_script
-from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
-from arcnb.machine.files import write_whole
+from arcnb.lab.clusters.scripts import render, script_texts
+from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call, owner
 
 NAME = "slurm"
 
@@ -21,18 +19,17 @@ _PHASES = {
 _HELD_REASONS = ("JobHeldUser", "JobHeldAdmin")
 
 
-def write_files(job: ClusterJob, after: Sequence[str] = ()) -> list[Path]:
-    """job.sbatch, task.sh and runs.txt; `after`: jobs that must have ended well before."""
+def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
+    """What is to be written into job.sbatch, runs.txt and task.sh; `after`: jobs that must have ended well
+    before."""
     output = str(job.folder / ("slurm-%A_%a.out" if job.is_array else "slurm-%j.out"))
     dependency = f"afterok:{':'.join(after)}" if after else ""
     text = render("slurm.sbatch.jinja", job=job, output=output, after=dependency)
-    path = job.folder / "job.sbatch"
-    write_whole(path, text)
-    return [path, *write_script(job, NAME)]
+    return {job.folder / "job.sbatch": text, **script_texts(job, NAME)}
 
 
 def submit(job: ClusterJob) -> list[str]:
-    """Submit what `write_files` wrote; the names of the tasks."""
+    """Submit the files of `job_texts`, which are written; the names of the tasks."""
     answer = call(
         NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
     )
@@ -47,8 +44,8 @@ def dependency(tasks: Sequence[str]) -> str:
 
 def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task; without those that Slurm no longer knows."""
-    user = str(os.getuid())  # which may have no name here
-    answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", user, "-o", "%i|%T|%r|%N")
+    users = ",".join(map(str, sorted(set(map(owner, tasks)))))  # who may have no names here
+    answer = call(NAME, "squeue", "-h", "-r", "-t", "all", "-u", users, "-o", "%i|%T|%r|%N")
     found = {}
     for line in answer.splitlines():
         task, state, reason, node = line.split("|", 3)

@@ -16,14 +16,15 @@ from arcnb.lab.clusters.jobs import ClusterJob, checked_options, environment_of,
 from arcnb.lab.clusters.submitting import (
     JOB_FOLDER,
     cancelled_unless_noted,
+    job_texts,
     note_task,
-    prepare_job,
     show,
     stamp,
     submit_job,
+    write_job,
 )
 from arcnb.lab.runs import provenance
-from arcnb.lab.runs.queueing import queue_run, withdraw
+from arcnb.lab.runs.queueing import foreseen_run, queue_run, withdraw
 from arcnb.lab.runs.run import Run, made_folder, runs_root
 
 
@@ -41,48 +42,49 @@ def submit_pipeline(
         where = f"{pipeline.path}, stage {name!r}"
         options = {**given, **checked_options(stage.job, where)}
         asked[name] = resources_of(options, where, scheduler), environment_of(options, where)
-    runs, fresh, todo = _stage_runs(pipeline, tell)
+    runs, fresh, todo = _stage_runs(pipeline, tell, dry_run)
     tasks: dict[str, list[str]] = {}
     jobs: dict[str, ClusterJob] = {}
-    files: dict[str, list[Path]] = {}
+    texts: dict[str, dict[Path, str]] = {}
     try:
         for name in todo:
             needed = [tasks[other] for other in pipeline.stages[name].needs if other in tasks]
             after = [slurm.dependency(other) for other in needed]
-            folder = runs[name].path / JOB_FOLDER
-            run_name = pipeline.run_name(name)
-            jobs[name], files[name] = prepare_job(
-                scheduler, run_name, folder, [runs[name]], *asked[name], after
-            )
-            if scheduler == "slurm" and not dry_run:
-                tasks[name] = submit_job(scheduler, jobs[name], files[name])
+            folder, notebook = runs[name].path / JOB_FOLDER, pipeline.stages[name].notebook
+            jobs[name] = ClusterJob(pipeline.run_name(name), folder, (runs[name],), (notebook,), *asked[name])
+            texts[name] = job_texts(scheduler, jobs[name], after)
+            if dry_run:
+                continue
+            write_job(jobs[name], texts[name])
+            if scheduler == "slurm":
+                tasks[name] = submit_job(scheduler, jobs[name], texts[name])
                 tell(f"{name}: {scheduler} {tasks[name][0]}, {runs[name].path}")
-        if dry_run:
-            show([file for name in todo for file in files[name]])
-            withdraw(fresh)
-            return 0
         if scheduler == "htcondor" and todo:
-            number = _submit_dag(pipeline, jobs, todo)
-            dag = f"{number} (DAG)"
-            with cancelled_unless_noted(scheduler, [dag]):
-                for name in todo:
-                    note_task(runs[name], scheduler, dag, jobs[name].folder, files[name])
-                    tell(f"{name}: {scheduler} {dag}, {runs[name].path}")
+            dag_file = runs_root() / "pipelines" / pipeline.name / stamp() / "pipeline.dag"
+            dag_text = htcondor.dag_text(jobs, _needs(pipeline, todo))
+            if dry_run:
+                texts["the DAG"] = {dag_file: dag_text}
+            else:
+                _submit_dag(dag_file, dag_text, jobs, texts, tell)
     except ArcnbError:
         # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
         if tasks:
             slurm.cancel([task for names in tasks.values() for task in names])
         withdraw(fresh)
         raise
+    if dry_run:
+        for told in texts.values():
+            show(told)
+        return 0
     for name in pipeline.stages:
         print(runs[name].path)
     return 0
 
 
 def _stage_runs(
-    pipeline: Pipeline, tell: Callable[[str], None]
+    pipeline: Pipeline, tell: Callable[[str], None], dry_run: bool
 ) -> tuple[dict[str, Run], list[Run], list[str]]:
-    """(run of each stage, the runs that were made now, stages to submit)"""
+    """(run of each stage, the runs that were made now, stages to submit); in a dry run none are made"""
     runs: dict[str, Run] = {}
     fresh: list[Run] = []
     todo: list[str] = []
@@ -104,7 +106,9 @@ def _stage_runs(
                             "wait for it, or arcnb cancel it"
                         )
             todo.append(name)
-            if name not in runs:
+            if name not in runs and dry_run:
+                runs[name] = foreseen_run(pipeline.run_name(name))
+            elif name not in runs:
                 needed = {other: runs[other] for other in stage.needs}
                 run_name = pipeline.run_name(name)
                 runs[name] = queue_run(run_name, stage.notebook, stage.written, surroundings, needed, inputs)
@@ -115,7 +119,22 @@ def _stage_runs(
     return runs, fresh, todo
 
 
-def _submit_dag(pipeline: Pipeline, jobs: Mapping[str, ClusterJob], todo: list[str]) -> str:
-    folder = made_folder(runs_root() / "pipelines" / pipeline.name / stamp())
-    needs = {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
-    return htcondor.submit_dag(jobs, needs, folder / "pipeline.dag")
+def _needs(pipeline: Pipeline, todo: list[str]) -> dict[str, list[str]]:
+    """Of each stage to submit, those among them that it waits for."""
+    return {name: [other for other in pipeline.stages[name].needs if other in todo] for name in todo}
+
+
+def _submit_dag(
+    path: Path,
+    text: str,
+    jobs: Mapping[str, ClusterJob],
+    texts: Mapping[str, Mapping[Path, str]],
+    tell: Callable[[str], None],
+) -> None:
+    made_folder(path.parent)
+    dag = f"{htcondor.submit_dag(path, text)} (DAG)"
+    with cancelled_unless_noted(htcondor.NAME, [dag]):
+        for name, job in jobs.items():
+            (run,) = job.runs
+            note_task(run, htcondor.NAME, dag, job.folder, texts[name])
+            tell(f"{name}: {htcondor.NAME} {dag}, {run.path}")

@@ -2,19 +2,21 @@
 
 Where the two contradict each other the scheduler is believed about processes, and the folder about results: a
 run that its manifest calls running, though the scheduler has ended its task, has died, and that is written
-down for good.
+down for good. Not of another user's run: schedulers may keep the jobs of others to themselves.
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.batch.workers import LOG
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
-from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError
+from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError, owner
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.processes import is_alive
@@ -79,10 +81,24 @@ def _elsewhere(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
 
 def _line(run: Run, record: dict[str, str], state: JobState | None, trouble: str | None) -> StatusLine:
     task = f"{record['scheduler']} {state.task if state and state.task else record['task']}"
-    if trouble is None:
-        settle(run, task, state)
+    ours = owner(run.path) == os.getuid()
+    words = trouble or (_words(state) if state else "no longer known" if ours else "not told of another user")
+    unwritten = ""
+    try:
+        if trouble is None and ours:
+            try:
+                settle(run, task, state)
+            except ArcnbError as error:
+                unwritten = str(error)
+        status, news = _told(run, record, state)
+    except ArcnbError as error:  # its manifest was removed or broken meanwhile
+        status, news = "unreadable", str(error)
+    return StatusLine(run, task, words, status, unwritten or news)
+
+
+def _told(run: Run, record: Mapping[str, str], state: JobState | None) -> tuple[str, str]:
+    """(status, news)"""
     status, why = run.verdict()
-    words = trouble or (_words(state) if state else "no longer known")
     waits = bool(run.manifest.get("waits_for"))
     if status == "running":
         news = _progress(run)
@@ -98,7 +114,7 @@ def _line(run: Run, record: dict[str, str], state: JobState | None, trouble: str
         news = f"starting on {state.node}; see {run.path / LOG}"
     elif status == "queued" and not waits and not news:
         news = "not submitted any more"
-    return StatusLine(run, task, words, status, news)
+    return status, news
 
 
 def settle(run: Run, task: str, state: JobState | None) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,7 @@ from typing import Any
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.clusters import htcondor, slurm
 from arcnb.lab.clusters.environments import build_archive
-from arcnb.lab.clusters.jobs import ClusterJob, Environment, Resources
+from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.runs.manifest import locked, now, write_manifest
 from arcnb.lab.runs.run import Run, made_folder
 from arcnb.machine.files import write_whole
@@ -61,26 +61,26 @@ def elsewhere(record: Mapping[str, Any]) -> str | None:
     return f"it was sent to the cluster {recorded}, and here is {here}"
 
 
-def prepare_job(
-    scheduler: str,
-    name: str,
-    folder: Path,
-    runs: Sequence[Run],
-    resources: Resources,
-    environment: Environment,
-    after: Sequence[str] = (),
-) -> tuple[ClusterJob, list[Path]]:
-    """The job of these runs and its files, written into `folder`; a packed environment is built first."""
-    if environment.packed is not None:
-        build_archive(environment.packed)
-    made_folder(folder)
-    job = ClusterJob(name, folder, tuple(runs), resources, environment)
-    files: list[Path] = scheduler_named(scheduler).write_files(job, after)
-    return job, files
+def job_texts(scheduler: str, job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
+    """The files of a job and what is to be in them; nothing is made."""
+    texts: dict[Path, str] = scheduler_named(scheduler).job_texts(job, after)
+    return texts
 
 
-def submit_job(scheduler: str, job: ClusterJob, files: Sequence[Path]) -> list[str]:
-    """Hand the job in and note its tasks in the run folders; SchedulerError if the scheduler refuses."""
+def write_job(job: ClusterJob, texts: Mapping[Path, str]) -> None:
+    """Write the files of a job; a packed environment is built first."""
+    if job.environment.packed is not None:
+        build_archive(job.environment.packed)
+    made_folder(job.folder)
+    for path, text in texts.items():
+        write_whole(path, text)
+        if path.suffix == ".sh":
+            path.chmod(0o755)
+
+
+def submit_job(scheduler: str, job: ClusterJob, files: Iterable[Path]) -> list[str]:
+    """Hand in the job, whose files are written, and note its tasks in the run folders; SchedulerError if the
+    scheduler refuses."""
     tasks: list[str] = scheduler_named(scheduler).submit(job)
     with cancelled_unless_noted(scheduler, tasks):
         cluster = slurm.cluster() if scheduler == slurm.NAME else ""
@@ -103,7 +103,7 @@ def cancelled_unless_noted(scheduler: str, tasks: Sequence[str]) -> Iterator[Non
 
 
 def note_task(
-    run: Run, scheduler: str, task: str, folder: Path, files: Sequence[Path], cluster: str = ""
+    run: Run, scheduler: str, task: str, folder: Path, files: Iterable[Path], cluster: str = ""
 ) -> None:
     own = run.path / JOB_FOLDER
     own.mkdir(exist_ok=True)
@@ -121,9 +121,9 @@ def note_task(
             write_manifest(run.path, manifest | {"waits_for": waits_for})
 
 
-def show(files: Sequence[Path]) -> None:
-    for file in files:
-        print(f"==> {file}\n{file.read_text()}")
+def show(texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        print(f"==> {path}\n{text}")
 
 
 def stamp() -> str:

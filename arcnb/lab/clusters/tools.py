@@ -1,5 +1,6 @@
 """Calling a scheduler's own command line, and what it says of a task."""
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ class SchedulerError(ArcnbError):
     def __init__(self, message: str, refused: bool = False):
         super().__init__(message)
         self.refused = refused
+
+
+def owner(folder: str | os.PathLike[str]) -> int:
+    """The number of the user whose run this is; of a folder that is gone, one's own."""
+    try:
+        return os.stat(folder).st_uid
+    except OSError:
+        return os.getuid()
 
 
 def call(scheduler: str, *command: str, refused: str | None = None) -> str:

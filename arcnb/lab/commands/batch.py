@@ -61,6 +61,9 @@ def still_to_do(runs: list[Run]) -> list[Run]:
     """Those that are not done, at work or with a scheduler; of the others it is said."""
     todo = []
     for run in runs:
+        if not run.path.exists():  # a dry run has made none
+            todo.append(run)
+            continue
         status, _ = run.verdict()
         waiting = run.manifest.get("waits_for")
         if status in ("done", "running") or waiting:

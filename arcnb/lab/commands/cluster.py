@@ -13,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.sweeps import runs_named, take_back
 from arcnb.lab.clusters import stage_jobs, status, submitting
-from arcnb.lab.clusters.jobs import OPTIONS, checked_options, environment_of, resources_of
+from arcnb.lab.clusters.jobs import OPTIONS, ClusterJob, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
@@ -40,8 +40,9 @@ def submit(options: argparse.Namespace) -> int:
         )
     if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
-        planned = planned_sweep(options)
+        planned = planned_sweep(options, options.dry_run)
         runs = [member.run for member in planned.members]
+        notebook = files.find_notebook(options.notebook)
         fresh = [run for run in runs if run.path not in before]
         folder = planned.folder / "jobs" / submitting.stamp()
 
@@ -49,7 +50,7 @@ def submit(options: argparse.Namespace) -> int:
             shutil.rmtree(folder, ignore_errors=True)
             take_back(planned, fresh)
 
-        return _submit_runs(options, given, runs, undo, planned.folder.name, folder)
+        return _submit_runs(options, given, runs, notebook, undo, planned.folder.name, folder)
     path = files.find_notebook(options.notebook)
     name = options.name or run_name(path.stem)
     check_name(name)
@@ -57,19 +58,24 @@ def submit(options: argparse.Namespace) -> int:
         queueing.refuse_taken(name)
     values, _ = shared.complete_values(options, path)
     resources_of(given, "arcnb submit", options.on)
-    run = queueing.queue_run(name, path, values, provenance.surroundings())
-    return _submit_runs(options, given, [run], lambda: queueing.withdraw([run]))
+    if options.dry_run:
+        run = queueing.foreseen_run(name)
+    else:
+        run = queueing.queue_run(name, path, values, provenance.surroundings())
+    return _submit_runs(options, given, [run], path, lambda: queueing.withdraw([run]), name)
 
 
 def _submit_runs(
     options: argparse.Namespace,
     given: dict[str, Any],
     runs: list[Run],
+    notebook: Path | None = None,
     undo: Callable[[], object] = lambda: None,
     name: str | None = None,
     folder: Path | None = None,
 ) -> int:
-    """The runs that are not done yet, as one job. A refusal and a dry run undo what was made for it."""
+    """The runs that are not done yet, as one job. A refusal undoes what was made for it; for a dry run
+    nothing was. notebook: of all of them; without it each is asked for its own."""
     todo = still_to_do(runs)
     if not todo:
         note("nothing is left to submit")
@@ -78,21 +84,29 @@ def _submit_runs(
         resources = resources_of(given, "arcnb submit", options.on)
         environment = environment_of(given, "arcnb submit")
         folder = folder or todo[0].path / submitting.JOB_FOLDER
-        job, files = submitting.prepare_job(
-            options.on, name or todo[0].name, folder, todo, resources, environment, options.after
-        )
+        notebooks = [notebook] if notebook else [_notebook_of(run) for run in todo]
+        job = ClusterJob(name or todo[0].name, folder, tuple(todo), tuple(notebooks), resources, environment)
+        texts = submitting.job_texts(options.on, job, options.after)
         if options.dry_run:
-            submitting.show(files)
-            undo()
+            submitting.show(texts)
             return 0
-        tasks = submitting.submit_job(options.on, job, files)
+        submitting.write_job(job, texts)
+        tasks = submitting.submit_job(options.on, job, texts)
     except ArcnbError:
-        undo()
+        if not options.dry_run:
+            undo()
         raise
     for run, task in zip(todo, tasks, strict=True):
         note(f"{options.on} {task}: {run.path}")
         print(run.path)
     return 0
+
+
+def _notebook_of(run: Run) -> Path:
+    notebook = run.manifest["notebook"]
+    if notebook is None:
+        raise ArcnbError(f"{run.path} does not say which notebook it ran, so no job can go on with it")
+    return Path(notebook["path"])
 
 
 def show_status(options: argparse.Namespace) -> int:
@@ -182,11 +196,15 @@ def _cancel_tasks(name: str, tasks: dict[str, list[Run]]) -> int:
         if len(tasks) > 1:
             return max(_cancel_tasks(name, {task: runs}) for task, runs in tasks.items())
         return say(f"{name} {next(iter(tasks))}: {error}", 2)
+    code = 0
     for task, runs in tasks.items():
         for run in runs:
-            status.write_cancelled(run)
             note(f"{run.path.name}: {name} {task} cancelled")
-    return 0
+            try:
+                status.write_cancelled(run)
+            except ArcnbError as error:
+                code = say(f"{run.path.name}: {error}", 2)
+    return code
 
 
 def job_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks import files, profiles
@@ -18,6 +19,35 @@ from arcnb.lab.runs.run import list_runs, run_names
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.
 NEGATIVE_NUMBER = re.compile(r"-(\d+(_\d+)*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-\.inf$")
+
+
+# What argparse says, and the same in a sentence.
+_SENTENCES = {
+    r"argument -p: expected 2 arguments": "-p takes a name and a value: -p n_tasks 8",
+    r"argument (\S+): invalid int value: (.*)": r"\1 must be a whole number, got \2",
+    r"argument (\S+): invalid float value: (.*)": r"\1 must be a number, got \2",
+    r"the following arguments are required: (.*)": r"{prog} needs \1; `{prog} --help` ends with examples",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one sentence, as commands do, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = message
+        for said, told in _SENTENCES.items():
+            sentence = re.sub(f"^{said}$", told.replace("{prog}", self.prog), sentence)
+        if sentence == message:
+            sentence = f"{message} (`{self.prog} --help`)"
+        self.exit(2, f"arcnb: {sentence}\n")
+
+
+def refuse_assignments(options: argparse.Namespace) -> None:
+    """ArcnbError for `-p n_tasks=8 03`, which takes the notebook for the value."""
+    for name, _ in getattr(options, "parameter", []):
+        if "=" in name:
+            name, _, value = name.partition("=")
+            raise ArcnbError(f"-p takes a name and a value: -p {name} {shlex.quote(value)}")
 
 
 def say(sentence: object, code: int) -> int:

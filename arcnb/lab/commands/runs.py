@@ -19,6 +19,7 @@ from arcnb.lab.notebooks.parameters import default_values, find_parameter, folde
 from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
+from arcnb.lab.runs.placeholders import run_meant
 from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
 from arcnb.values import choices
 
@@ -254,7 +255,10 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     if manifest["status"] == "done":
         note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0
-    say(f"{path.name} {manifest['status']} at {manifest['error']['sentence']}; see {current.copy_path}", 1)
+    if manifest["end"] is None:  # it could not be written, which was said above
+        return 1
+    why = manifest["error"]["sentence"] + (run_meant(current) if manifest["status"] == "failed" else "")
+    say(f"{path.name} {manifest['status']} at {why}; see {current.copy_path}", 1)
     if manifest["status"] == "preempted":
         note(f"arcnb: to go on: arcnb run --resume {current.path}")
         stop = manifest["stop"] or {"signal": "SIGTERM"}  # which only the notebook's own trainer heard

@@ -1,6 +1,7 @@
 """`arcnb init`, `upgrade`, `doctor`: a folder to work in, and whether this machine can."""
 
 import argparse
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def bundle(options: argparse.Namespace) -> int:
     out = options.folder.expanduser().resolve()
     work = out.with_name(f"{out.name}-rehearsal")
     for path in (out, work) if options.rehearse else (out,):
-        if path.exists():
+        if os.path.exists(path):
             raise ArcnbError(f"{path} is there already; name a new folder, or remove it")
     print(kaggle.write_bundle(made, out))
     if options.rehearse:

@@ -49,7 +49,7 @@ def open_run(name: str | None = None) -> Run:
 def _own_run(name: str | None) -> Run:
     """The kernel's current run if nothing was written to it yet, else a new one."""
     run = _current["run"]
-    if run is not None and run.manifest["status"] == "running" and not _has_content(run.path):
+    if run is not None and _is_untouched(run):
         return run
     _close()
     shell = _shell()
@@ -119,8 +119,16 @@ def _remember_error(result: Any) -> None:
     _current["error"] = error
 
 
-def _has_content(folder: Path) -> bool:
-    return any(path.name not in (MANIFEST, HEARTBEAT) and path.name[0] != "." for path in folder.iterdir())
+def _is_untouched(run: Run) -> bool:
+    """Was nothing written to it yet? One whose folder was removed, or whose manifest cannot be read, is over,
+    which `_close` tells."""
+    try:
+        if run.manifest["status"] != "running":
+            return False
+        names = [path.name for path in run.path.iterdir()]
+    except (ArcnbError, OSError):
+        return False
+    return not any(name not in (MANIFEST, HEARTBEAT) and name[0] != "." for name in names)
 
 
 def _shell() -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
+from arcnb.lab.runs.named_paths import existing_file
 from arcnb.lab.workspace.folders import notebooks_folder
 
 ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them when the copy is run again
@@ -14,8 +15,8 @@ ERROR_TAG = "papermill-error-cell-tag"  # of banners; papermill removes them whe
 def find_notebook(reference: str) -> Path:
     """A path to a notebook, its stem in `notebooks/`, the number that the stem begins with, or the rest of
     it."""
-    if Path(reference).is_file():
-        return Path(reference).resolve()
+    if (file := existing_file(reference)) is not None:
+        return file.resolve()
     folder = notebooks_folder()
     stems = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
     parts = {stem: stem.split("_", 1) for stem in stems}  # number and words

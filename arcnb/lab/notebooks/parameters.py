@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcnb.errors import ArcnbError, nearest
-from arcnb.plans import MORE, Plan, dotted, fitting
+from arcnb.errors import ArcnbError
+from arcnb.plans import MORE, Plan, dotted, fitting, nearest_option
 from arcnb.values import Within, short_kind
 
 
@@ -70,7 +70,7 @@ class Declared(dict[str, Parameter]):
         if name in self and not _holds_more(name, self):
             return self[name]
         if self.plan is None:
-            raise ArcnbError(f"has no parameter {name!r}{nearest(name, self)}")
+            raise ArcnbError(f"has no parameter {name!r}{nearest_option(name, self)}")
         known = self.plan.find(name)
         in_cell = self._by_path.get(known.path)
         return in_cell or Parameter(
@@ -112,6 +112,8 @@ class Declared(dict[str, Parameter]):
         found: dict[str, Any] = {}
         for name, value in values.items():
             if _holds_more(name, self):
+                if not isinstance(value or {}, Mapping):
+                    raise ArcnbError(f"{MORE} must be a mapping of further parameters, got {value!r}")
                 found |= dotted(value or {}, "", self.knows)
             elif isinstance(value, Mapping) and name not in self and self.plan_name:
                 found |= dotted({name: value}, "", self.knows)
@@ -149,7 +151,11 @@ def check_parameters(
     declared = declared if isinstance(declared, Declared) else Declared(declared)
     checked: dict[str, Any] = {}
     called: dict[str, str] = {}
-    for name, value in declared.opened(values).items():
+    try:
+        opened = declared.opened(values)
+    except ArcnbError as error:
+        raise ArcnbError(f"{where}: {error}") from None
+    for name, value in opened.items():
         known = find_parameter(name, declared, where)
         if called.setdefault(known.name, name) != name:
             raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")

@@ -23,6 +23,8 @@ import yaml
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
+from arcnb.lab.runs.named_paths import existing_file
+from arcnb.plans import nearest_option
 
 NOTHING = ("null", "~", "None")  # what stands for None on the command line, where a text or None is declared
 
@@ -30,9 +32,9 @@ NOTHING = ("null", "~", "None")  # what stands for None on the command line, whe
 def find_profile(reference: str, notebooks: Path) -> Path:
     """A file as given, or `profiles/<reference>.yaml` beside the notebooks."""
     folder = notebooks / "profiles"
-    for path in (Path(reference).expanduser(), folder / f"{reference}.yaml", folder / reference):
-        if path.is_file():
-            return path
+    for path in (reference, folder / f"{reference}.yaml", folder / reference):
+        if (file := existing_file(path)) is not None:
+            return file
     names = [path.stem for path in folder.glob("*.yaml")]
     raise ArcnbError(
         f"there is no profile {reference!r}, neither as a file nor in {folder}{nearest(reference, names)}"
@@ -59,9 +61,8 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
         takers = [stem for stem, parameters in declared.items() if _takes(name, value, parameters)]
         if not takers:
             names = {name for parameters in declared.values() for name in parameters.names()}
-            raise ArcnbError(
-                f"{path}: no notebook has the parameter {name!r} of section 'all'{nearest(name, names)}"
-            )
+            near = nearest_option(name, names)
+            raise ArcnbError(f"{path}: no notebook has the parameter {name!r} of section 'all'{near}")
         for stem in takers:
             where = f"{path}, section 'all' for {stem}"
             chosen[stem] |= check_parameters({name: value}, declared[stem], where)
@@ -96,6 +97,8 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ArcnbError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    except RecursionError:
+        raise ArcnbError(f"{path}: lists or mappings are too deep within each other") from None
 
 
 def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:
@@ -113,27 +116,40 @@ def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")
         return [parse_value(text, replace(parameter, kind=element))]
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return text
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: `1e-4` is a number, `no` and `12:30` and `2025-01-31` are texts; a key given twice is
-    an error."""
+    """YAML 1.2 scalars: `1e-4` is a number, `no` and `12:30` and `2025-01-31` are texts. A key is a text, as
+    it is written: `8: x` has the key "8". One given twice is an error. There are no merge keys (`<<`):
+    sections do that work here."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", key_node.start_mark
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            return super().construct_mapping(node, deep)  # which says so
+        found: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key, problem = key_node.value, ""
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = (
+                    f"a key must be a text, not a {'list' if key_node.id == 'sequence' else key_node.id}"
                 )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+            elif key in found:
+                problem = f"key {key!r} is given twice"
+            if problem:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            found[key] = self.construct_object(value_node, deep=deep)
+        return found
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """No merge keys (`<<`): sections do that work here."""
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError):  # `!!int x`, or more digits than Python converts
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value[:40]!r} cannot be read as {kind}", node.start_mark
+            ) from None
 
 
 _Loader.yaml_implicit_resolvers = {}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.placeholders import REFERENCE
 
@@ -33,12 +34,20 @@ def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> lis
 
 
 def fingerprint(path: Path) -> str:
-    """16 hexadecimal digits for the content of a file, or for the names and contents of a folder's files."""
+    """16 hexadecimal digits for the content of a file, or for the names and contents of a folder's files.
+    ArcnbError for one that may not be read."""
+    try:
+        return _fingerprint(path)
+    except OSError as error:
+        raise ArcnbError(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
+
+
+def _fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
     if path.is_dir():
         files = sorted(item for item in path.rglob("*") if item.is_file() and item.name[0] != ".")
         for item in files:
-            digest.update(f"{item.relative_to(path)}\0{fingerprint(item)}\0".encode())
+            digest.update(f"{item.relative_to(path)}\0{_fingerprint(item)}\0".encode())
     elif path.stat().st_size > CONTENT_BYTES:
         state = path.stat()
         digest.update(f"{state.st_size} {state.st_mtime_ns}".encode())

@@ -44,6 +44,12 @@ def existing(piece: str) -> Path | None:
         return None
 
 
+def existing_file(piece: str | Path) -> Path | None:
+    """As `existing`, of files alone."""
+    path = existing(str(piece))
+    return path if path is not None and os.path.isfile(path) else None
+
+
 def _parts(text: str, separators: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
     """The parts by the outermost separator in the text, and the separators that may split them further."""
     for number, separator in enumerate(separators):

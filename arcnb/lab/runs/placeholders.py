@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError, near_miss, nearest
-from arcnb.lab.runs.named_paths import existing
-from arcnb.lab.runs.run import Run, named_exactly, run_names
+from arcnb.lab.runs.named_paths import existing, pieces
+from arcnb.lab.runs.run import Run, list_runs, named_exactly, run_names
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
 
@@ -66,6 +66,23 @@ def _with_runs(text: str, parameter: str) -> str:
         elif run is None and "/" not in piece and (near := near_miss(piece, run_names())):
             raise ArcnbError(f"{parameter}: {piece!r} is neither a folder nor a run{near}")
     return "".join(pieces)
+
+
+def run_meant(run: Run) -> str:
+    """'; no run is called ...; did you mean ...?' of a run that failed, if its error names something that a
+    parameter was given, and that is neither a path nor a run, but nearly one. Whoever takes tasks or an
+    adapter by a name of its own, knows nothing of runs."""
+    manifest = run.manifest
+    names = {one.path.name[16:] for one in list_runs() if one.path != run.path}
+    for name, value in manifest["parameters"].items():
+        if not isinstance(value, str) or name.rpartition(".")[2] not in TAKEN:
+            continue
+        for piece in pieces(value):
+            near = near_miss(piece, names) if piece and existing(piece) is None else ""
+            named = re.search(rf"(?<![\w./-]){re.escape(piece)}(?![\w/-])", manifest["error"]["sentence"])
+            if near and named and named_exactly(piece) is None:
+                return f"; no run is called {piece!r}{near}"
+    return ""
 
 
 def stages_named(value: Any) -> Iterator[tuple[str, str]]:

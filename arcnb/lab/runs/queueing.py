@@ -10,8 +10,11 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import disk
+from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import Run, new_run, runs_called
+from arcnb.lab.runs.run import Run, check_name, folder_of, new_run, runs_called
+
+_STARTED = ("log.txt", "job")  # what starting a queued run leaves in its folder
 
 
 def queue_run(
@@ -36,13 +39,31 @@ def queue_run(
     return new_run(name, dict(values), notebook_record(notebook), "engine", None, fields)
 
 
+def foreseen_run(name: str) -> Run:
+    """The run that `queue_run` would make now, as a dry run speaks of it: its folder is not there."""
+    check_name(name)
+    return Run(folder_of(name))
+
+
 def refuse_taken(name: str) -> None:
-    """ArcnbError if a run of that name exists: results under one name should be of one run."""
+    """ArcnbError if a run of that name exists: results under one name should be of one run. One that failed
+    and left nothing, as where its first cells refuse a parameter, has none."""
     for taken in runs_called(name):
+        if _left_nothing(taken):
+            continue
         raise ArcnbError(
             f"there is a run called {name!r} already, {taken.path} ({taken.status}); take another name, "
             "go on in it by --resume, make a second one of that name by --again, or remove it by arcnb rm"
         )
+
+
+def _left_nothing(run: Run) -> bool:
+    """Did it fail at its first attempt, with nothing in its folder but the account of that?"""
+    manifest = run.manifest
+    if manifest["status"] != "failed" or any(manifest[key] for key in ("outcome", "artifacts", "attempts")):
+        return False
+    account = (MANIFEST, run.copy_path.name, run.page_path.name, *_STARTED)
+    return all(path.name in account for path in run.path.iterdir())
 
 
 def withdraw(runs: Iterable[Run]) -> list[Run]:

@@ -38,7 +38,7 @@ from arcnb.lab.runs.manifest import (
     seconds_between,
     write_manifest,
 )
-from arcnb.lab.runs.named_paths import existing, pieces_that
+from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import make_folder
@@ -197,7 +197,7 @@ def new_run(
         "artifacts": [],
         **fields,
     }
-    run = Run(_new_folder(runs_root(), name))
+    run = Run(_new_folder(name))
     try:
         write_manifest(run.path, manifest)
     except ArcnbError:
@@ -224,11 +224,16 @@ def fresh_attempt(owner: str) -> dict[str, Any]:
     return {**known, "owner": owner, **dict.fromkeys(later)}
 
 
-def _new_folder(root: Path, name: str) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    count = 1
+def folder_of(name: str) -> Path:
+    """The folder of a run that is made now, unless another one of its name is made in the same second."""
+    return runs_root() / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{name}"
+
+
+def _new_folder(name: str) -> Path:
+    first = folder_of(name)
+    root, count = first.parent, 1
     while True:
-        folder = root / (f"{stamp}-{name}" if count == 1 else f"{stamp}-{name}-{count}")
+        folder = first if count == 1 else first.with_name(f"{first.name}-{count}")
         try:
             root.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
@@ -310,7 +315,7 @@ def named_exactly(name: str) -> Run | None:
 def is_run(folder: Path) -> bool:
     """Is there a manifest of ours in this folder? Below the root every one is, also of another version; web
     pages and browser extensions have files of that name elsewhere."""
-    if not (folder / MANIFEST).is_file():
+    if existing_file(folder / MANIFEST) is None:
         return False
     if folder.resolve().parent == runs_root().resolve():
         return True

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import sysconfig
+import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.workspace.folders import home, notebooks_folder
+from arcnb.lab.workspace.folders import home, notebooks_folder, repository
 from arcnb.machine.files import write_problem
 from arcnb.machine.gpus import nvidia_smi
 from arcnb.machine.processes import usable_memory_gb
@@ -96,10 +97,22 @@ def _packages() -> Iterator[Finding]:
 
 def _tested_versions() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for line in metadata.requires("arcnb") or []:
+    for line in _required():
         if match := re.match(r"([\w.-]+)==([\w.]+)", line):
             found.setdefault(match[1].lower(), set()).add(match[2])
     return found
+
+
+def _required() -> list[str]:
+    """What arcnb asks for, a package a line; of a checkout that is not installed its own file says so."""
+    try:
+        return metadata.requires("arcnb") or []
+    except metadata.PackageNotFoundError:
+        root = repository()
+    if root is None:
+        return []
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [line for lines in project["optional-dependencies"].values() for line in lines]
 
 
 def _version(name: str) -> str | None:

@@ -7,6 +7,7 @@ A workspace is a folder that `arcnb init` laid out:
     .arcnb/         notebooks as they were delivered, by which `arcnb upgrade` knows what you edited
 """
 
+import os
 from pathlib import Path
 
 DELIVERED = ".arcnb"  # in a workspace: what was delivered, file by file
@@ -22,7 +23,8 @@ def repository() -> Path | None:
 def workspace() -> Path | None:
     """The nearest folder, from the current one upwards, that `arcnb init` laid out."""
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / DELIVERED).is_dir()), None)
+    # Not Path.is_dir, which ends with an error where a folder above may not be entered.
+    return next((one for one in (here, *here.parents) if os.path.isdir(one / DELIVERED)), None)
 
 
 def home() -> Path:

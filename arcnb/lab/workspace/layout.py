@@ -6,6 +6,7 @@ brings what is new; a file that its user edited stays, and what the new version 
 
 import difflib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,11 @@ class Upgrade:
 
 def init(folder: Path) -> Path:
     """Lay out a workspace; a folder that holds `notebooks` already is refused."""
+    upgradable = os.path.isdir(folder / DELIVERED)  # False also where one may not enter
+    remedy = f"`arcnb upgrade {folder}` brings newer notebooks" if upgradable else "name another folder"
     for name in ("notebooks", DELIVERED):
-        if (folder / name).exists():
-            raise ArcnbError(f"{folder / name} is there already; `arcnb upgrade` brings newer notebooks")
+        if os.path.exists(folder / name):
+            raise ArcnbError(f"{folder / name} is there already; {remedy}")
     make_folder(folder / "runs")
     for name, content in _delivery():
         _write(folder / "notebooks" / name, content)
@@ -53,8 +56,10 @@ def init(folder: Path) -> Path:
 def upgrade(folder: Path) -> list[Upgrade]:
     """Bring the notebooks of this package into a workspace; one entry for each file that differs."""
     delivered, own = folder / DELIVERED, folder / "notebooks"
-    if not delivered.is_dir():
-        raise ArcnbError(f"{folder} is no workspace; `arcnb init {folder}` makes one")
+    if not os.path.isdir(delivered):
+        remedy = "makes one in another folder" if os.path.exists(own) else "makes one"
+        where = "DIR" if os.path.exists(own) else folder
+        raise ArcnbError(f"{folder} is no workspace; `arcnb init {where}` {remedy}")
     done, names = [], set()
     for name, content in _delivery():
         names.add(name)

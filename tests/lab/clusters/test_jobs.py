@@ -16,6 +16,7 @@ from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.commands import cluster
+from arcnb.lab.runs.manifest import cause, write_manifest
 from arcnb.lab.runs.processes import process_identity
 from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import wait_for
@@ -297,6 +298,60 @@ def test_another_cluster_says_nothing_of_a_run(path, tool, tmp_path, capsys):
     assert run.verdict()[1].startswith("it never started: slurm 7 is no longer known")
 
 
+def queued(name, task, scheduler="slurm"):
+    """A run that was handed in."""
+    run = new_run(name)
+    run.update(status="queued", waits_for=f"{scheduler} {task}")
+    submitting.note_task(run, scheduler, task, run.path / "job", [])
+    return run
+
+
+def test_a_queued_run_of_another_user_is_left_alone(tool, monkeypatch, capsys, tmp_path):
+    mine, others = queued("mine", "7"), queued("others", "8")
+    for module in (status, slurm):
+        monkeypatch.setattr(module, "owner", lambda path: 4242 if "others" in str(path) else os.getuid())
+    tool("scontrol", "exit 1")
+    tool("sacct", "exit 1")
+    tool("squeue", f"echo $* > {tmp_path}/asked")
+    assert cli.main(["status"]) == 0
+    assert f"-u {','.join(map(str, sorted([os.getuid(), 4242])))} " in (tmp_path / "asked").read_text()
+    assert "slurm 8: not told of another user" in capsys.readouterr().out
+    assert [run.status for run in (mine, others)] == ["killed", "queued"]
+
+
+def test_htcondor_is_asked_for_the_jobs_of_all_users(tool, tmp_path):
+    tool("condor_q", f"echo $* >> {tmp_path}/asked")
+    tool("condor_history", "exit 0")
+    htcondor.states({str(tmp_path): "7 (DAG)"})
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split()[0] for line in asked] == ["-allusers", "-allusers"]
+
+
+def test_a_manifest_that_cannot_be_written_concerns_its_own_line(tool, monkeypatch, capsys):
+    for name, task in (("first", "7"), ("second", "8"), ("third", "9")):
+        queued(name, task)
+
+    def refused(folder, manifest):
+        if "second" in folder.name:
+            raise ArcnbError("cannot write it: Permission denied")
+        write_manifest(folder, manifest)
+
+    monkeypatch.setattr(status, "write_manifest", refused)
+    for name in ("scontrol", "sacct"):
+        tool(name, "exit 1")
+    tool("squeue", "exit 0")
+    assert cli.main(["status"]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert "never started" in first
+    assert second.endswith("cannot write it: Permission denied")
+    assert "never started" in third
+    tool("scancel", "exit 0")
+    for run in list_runs():
+        run.update(status="queued", waits_for="slurm 7", end=None, error=None)
+    assert cli.main(["cancel", "first", "second", "third"]) == 2
+    assert [run.manifest["status"] for run in list_runs()] == ["killed", "queued", "killed"]
+
+
 def test_shards_are_an_array_that_shares_one_output(notebook, capsys):
     parameters = "shard = 0  # number\nn_shards = 1  # of so many\noutput = ''  # folder\n"
     path = notebook("run.record({'x': 1})", name="03_shards", parameters=parameters)
@@ -322,6 +377,53 @@ def test_a_sweep_that_is_not_submitted_leaves_nothing(path, runs_root, options, 
     for command in (["show", "sw"], ["cancel", "sw"]):
         assert cli.main(command) == 2
         assert "there is no run 'sw'" in capsys.readouterr().err
+
+
+def test_a_dry_run_makes_nothing_and_changes_nothing(notebook, tmp_path, runs_root, monkeypatch, capsys):
+    def built(requirements):
+        raise AssertionError("an environment was built")
+
+    monkeypatch.setattr(submitting, "build_archive", built)
+    path = notebook("run.record({'n': n})")
+    (tmp_path / "few.txt").write_text("six\n")
+    road = tmp_path / "road.yaml"
+    road.write_text("stages: {a: {notebook: 01_small.ipynb}, b: {notebook: 01_small.ipynb, after: a}}\n")
+    for scheduler in ("slurm", "htcondor"):
+        for asked in ([path], [path, "--grid", "n=1,2"], [road]):
+            assert dry_run(asked[0], scheduler, *asked[1:], "--packed", tmp_path / "few.txt") == 0
+            assert "task.sh\n#!/bin/bash" in capsys.readouterr().out
+    assert not runs_root.exists()
+    assert cli.main(["pipeline", str(road)]) == 0
+    first, last = list_runs()
+    for run in (first, last):
+        run.update(status="failed", error=cause("it failed"))
+        (run.path / "job").mkdir()
+        (run.path / "job" / "task.sh").write_text("mine")
+    before = contents(runs_root)
+    assert dry_run(road, "slurm") == 0
+    assert cli.main(["submit", "--on", "slurm", "--resume", first.name, "--dry-run"]) == 0
+    assert f"{first.path}\n" in capsys.readouterr().out
+    assert contents(runs_root) == before
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def test_a_dry_run_refuses_what_the_scheduler_cannot_take(notebook, tmp_path, monkeypatch, capsys):
+    notebook("run.record({'n': n})", name="a")
+    (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "my runs"))
+    assert dry_run(tmp_path / "road.yaml", "htcondor") == 2
+    said = capsys.readouterr()
+    assert "HTCondor takes no spaces in the paths of a pipeline's jobs" in said.err
+    assert said.out == ""
+
+
+def test_a_run_of_no_notebook_cannot_be_sent(capsys):
+    new_run("script").update(status="failed", error=cause("it failed"))
+    assert cli.main(["submit", "--on", "slurm", "--resume", "script"]) == 2
+    assert "does not say which notebook it ran" in capsys.readouterr().err
 
 
 def test_a_refusal_keeps_what_the_sweep_had(path, runs_root):

@@ -1,6 +1,9 @@
 """Notebooks that others wrote: what papermill runs is run."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from arcnb.lab import cli
 from arcnb.lab.notebooks.files import declared_beside, read_notebook, sign
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.lab.runs.run import list_runs
+from arcnb.lab.workspace.folders import workspace
 
 
 @pytest.fixture
@@ -81,6 +85,90 @@ def test_a_name_that_no_folder_should_have_is_refused(notebook, capsys, name):
 def test_a_name_too_long_for_a_folder_is_refused(notebook, capsys):
     assert cli.main(["run", str(notebook("print(n)")), "--name", "a" * 300]) == 2
     assert "cannot make a run folder" in capsys.readouterr().err
+
+
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A folder that one may not enter, also for root."""
+    folder, stat = tmp_path / "closed", os.stat
+
+    def refused(path, *given, **more):
+        if folder in Path(str(path)).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *given, **more)
+
+    folder.mkdir()
+    monkeypatch.setattr(os, "stat", refused)
+    return folder
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "{closed}/a.ipynb"], "there is no notebook '{closed}/a.ipynb'"),
+        (["run", LONG], f"there is no notebook '{LONG}'"),
+        (["run", "{path}", "-f", "{closed}/a.yaml"], "there is no profile '{closed}/a.yaml'"),
+        (["run", "{path}", "-f", LONG], f"there is no profile '{LONG}'"),
+        (["run", "{path}", "-f", "~nobody-at-all"], "there is no profile '~nobody-at-all'"),
+        (["run", "--resume", "{closed}/a"], "there is no run '{closed}/a'"),
+        (["run", "--resume", LONG], f"there is no run '{LONG}'"),
+        (
+            ["submit", "--on", "slurm", "{path}", "--packed", LONG],
+            "arcnb submit: there is no requirements file",
+        ),
+        (
+            ["submit", "--on", "slurm", "{path}", "--venv", "{closed}/v"],
+            "arcnb submit: {closed}/v is no venv",
+        ),
+        (["init", "{closed}/lab"], "cannot make {closed}/lab/runs: Permission denied"),
+        (["upgrade", "{closed}/lab"], "{closed}/lab is no workspace"),
+    ],
+)
+def test_what_one_may_not_enter_and_too_long_a_name_is_one_sentence(
+    notebook, closed, monkeypatch, capsys, arguments, message
+):
+    def no_folder(path, *given, **more):
+        if closed in Path(path).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        mkdir(path, *given, **more)
+
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", no_folder)
+    path = notebook("print(n)")
+    assert cli.main([one.format(closed=closed, path=path) for one in arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"arcnb: {message.format(closed=closed)}")
+    assert said.count("\n") == 1
+    assert list_runs() == []
+
+
+def test_a_file_that_may_not_be_read_is_one_sentence(tmp_path, notebook, monkeypatch, capsys):
+    def refused(path):
+        if path.name == "rows.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    read = Path.read_bytes
+    notebook("print(n)")
+    (tmp_path / "rows.txt").touch()
+    stage = f"{{notebook: 01_small.ipynb, parameters: {{label: {tmp_path}/rows.txt}}}}"
+    (tmp_path / "road.yaml").write_text(f"stages: {{a: {stage}}}\n")
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run"]) == 2
+    said = f"arcnb: {tmp_path}/rows.txt cannot be read: Permission denied\n"
+    assert capsys.readouterr().err == said
+    job = ["submit", "--on", "slurm", str(tmp_path / "01_small.ipynb"), "--dry-run", "--packed"]
+    assert cli.main([*job, str(tmp_path / "rows.txt")]) == 2
+    assert capsys.readouterr().err == said
+
+
+def test_a_folder_above_that_one_may_not_enter_is_no_workspace(closed, monkeypatch):
+    (closed / "below").mkdir()
+    monkeypatch.setattr(Path, "cwd", lambda: closed / "below")
+    assert workspace() is None
 
 
 def test_other_notebooks_are_read_for_a_profile_alone(notebook, tmp_path):

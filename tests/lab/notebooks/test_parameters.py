@@ -4,8 +4,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.notebooks.parameters import check_parameters, notebook_parameters
 from arcnb.lab.notebooks.profiles import find_profile, parse_value, profile_values, read_yaml
+from tests.paths import NOTEBOOKS
 
 CELL = """\
 n_tasks = 40               # how many tasks
@@ -136,6 +138,12 @@ def test_values_of_the_command_line(declared, name, text, value):
     assert type(parsed) is type(value)
 
 
+def test_a_key_that_is_no_text_fails_no_value_of_the_command_line():
+    assert parse_value("{8: [1, 2]}") == {"8": [1, 2]}
+    for text in ("{[a]: 1}", "[" * 3000):
+        assert parse_value(text) == text
+
+
 @pytest.fixture
 def both(declared):
     cells = [new_code_cell("steps = 4\nmodel = 'default'", metadata={"tags": ["parameters"]})]
@@ -185,6 +193,13 @@ def test_sections_and_their_order(tmp_path, both):
         ("n_tasks: 1\nn_tasks: 2", "line 2: key 'n_tasks' is given twice"),
         ("n_tasks: [1", "line 1: "),
         ("- a", "must hold `name: value` lines, got a list"),
+        ("model: {{ data }}", "line 1: a key must be a text, not a mapping"),
+        ("n_tasks: 1\n[a]: 1", "line 2: a key must be a text, not a list"),
+        ("05_grpo: {8: 1}", "section '05_grpo' has no parameter '8'"),
+        ("8: 1", "has no parameter '8'"),
+        ("n_tasks: !!int x", "line 1: 'x' cannot be read as int"),
+        (f"n_tasks: {'9' * 5000}", "line 1: '999"),
+        (f"n_tasks: {'[' * 3000}", "too deep within each other"),
     ],
 )
 def test_mistakes_in_a_profile_are_named(tmp_path, both, text, message):
@@ -215,3 +230,41 @@ def test_profiles_are_found_by_name(tmp_path):
     assert find_profile(str(named), tmp_path) == named
     with pytest.raises(ArcnbError, match=r"there is no profile 'cpv', .*; did you mean 'cpu'\?"):
         find_profile("cpv", tmp_path)
+
+
+def test_letters_that_changed_places_are_nearest(tmp_path):
+    (tmp_path / "profiles").mkdir()
+    for name in ("grpo", "gspo", "gepo"):
+        (tmp_path / "profiles" / f"{name}.yaml").write_text("")
+    with pytest.raises(ArcnbError, match="did you mean 'grpo'"):
+        find_profile("gpro", tmp_path)
+
+
+@pytest.mark.parametrize("notebook", ["02", "03", "05", "07", "09"])
+def test_an_encoding_that_cannot_be_read_is_refused_before_a_run(notebook):
+    (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")
+    declared = notebook_parameters(read_notebook(path))
+    for encoding in ("", "shape(row_numbers(minimal))"):
+        assert check_parameters({"encoding": encoding}, declared, "x") == {"encoding": encoding}
+    for encoding in ("shpe(minimal)", "shape(", 3):
+        with pytest.raises(ArcnbError, match=r"^x: (encoding '|parameter 'encoding' must be str)"):
+            check_parameters({"encoding": encoding}, declared, "x")
+
+
+@pytest.mark.parametrize(
+    ("notebook", "said", "meant"),
+    [
+        ("05", "lr", "learning_rate"),
+        ("05", "lora_rank", "lora.r"),
+        ("05", "rank", "lora.r"),
+        ("02", "rank", "lora.r"),
+        ("02", "batch_size", "per_device_train_batch_size"),
+        ("05", "batch_size", None),
+    ],
+)
+def test_what_is_often_called_otherwise_is_known(notebook, said, meant):
+    (path,) = NOTEBOOKS.glob(f"{notebook}_*.ipynb")
+    end = f"; did you mean {meant!r}?" if meant else ""
+    with pytest.raises(ArcnbError) as caught:
+        check_parameters({said: 1}, notebook_parameters(read_notebook(path)), "x")
+    assert str(caught.value) == f"x: there is no parameter {said!r}{end}"

@@ -272,3 +272,11 @@ def test_the_page_of_parameters_lists_further_options(path):
     assert "| `trl.beta` | `0.01` |" in page
     assert "epsilon_high" not in page
     assert page.count("guard.action") == 0, "it has a line in the cell"
+
+
+@pytest.mark.parametrize("text", ["x", "[1]", "{[a]: 1}"])
+def test_more_that_is_no_mapping_is_one_sentence(path, text, capsys):
+    assert cli.main(["run", str(path), "-p", "more", text, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"arcnb: {path.name}: more must be a mapping of further parameters, got ")
+    assert said.count("\n") == 1

@@ -178,6 +178,18 @@ def test_a_name_that_is_taken(notebook, capsys):
     assert len(list_runs()) == 2
 
 
+def test_a_run_that_failed_and_left_nothing_gives_its_name_back(notebook, capsys):
+    refused = notebook("raise ValueError('n must be more')", "run.record({})")
+    assert cli.main(["run", str(refused), "--name", "mine", "--quiet"]) == 1
+    assert cli.main(["submit", "--on", "slurm", str(refused), "--name", "mine", "--dry-run"]) == 0
+    late = notebook("(run.path / 'part').write_text('x')", "raise ValueError('too late')")
+    assert cli.main(["run", str(late), "--name", "mine", "--quiet"]) == 1
+    capsys.readouterr()
+    assert cli.main(["run", str(late), "--name", "mine"]) == 2
+    assert f"there is a run called 'mine' already, {list_runs()[-1].path} (failed)" in capsys.readouterr().err
+    assert len(list_runs()) == 2, "what the first one said is kept"
+
+
 def test_cancel_stops_a_run_of_this_machine(notebook, start, runs_root, capsys):
     wait = "import time\n(run.path / 'ready').write_text('x')\ntime.sleep(60)"
     process = start("run", notebook(wait), "--name", "here")

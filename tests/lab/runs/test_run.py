@@ -223,6 +223,21 @@ second.record({"n": 1})
     assert [run.status for run in list_runs()] == ["preempted", "done"]
 
 
+def test_open_run_makes_another_when_the_first_was_removed(runs_root):
+    script = """
+import shutil
+from arcnb.lab.execution.sessions import open_run
+first = open_run("script")
+shutil.rmtree(first.path)
+second = open_run("script")
+(second.path / "manifest.json").write_text("{")
+open_run("script").record({"n": 1})
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "is not a run folder" in result.stderr
+    assert [run.manifest["outcome"] for run in list_runs()[1:]] == [{"n": 1}]
+
+
 def test_sigterm_still_ends_forked_workers(runs_root):
     script = """
 import multiprocessing, time

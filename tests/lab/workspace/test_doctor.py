@@ -1,9 +1,11 @@
 """`arcnb doctor` on this machine, and on machines that lack something."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import namedtuple
+from importlib import metadata
 
 import pytest
 
@@ -77,6 +79,16 @@ def test_missing_packages_come_with_the_command_that_brings_them(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     remedy = "pip install '.[cpu]' in the checkout, or the wheel of arcnb with [cpu]"
     assert findings("trl")[0].remedy == remedy
+
+
+def test_a_checkout_that_is_not_installed_is_examined_against_its_own_file(monkeypatch):
+    def requires(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "requires", requires)
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.0.1")
+    tested = re.findall(r'"trl==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert findings("trl")[0].found == f"0.0.1; tested is {' or '.join(sorted(set(tested)))}"
 
 
 def test_what_nvidia_smi_cannot_tell_is_no_failure(monkeypatch):

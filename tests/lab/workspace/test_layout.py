@@ -54,8 +54,17 @@ def test_commands_below_a_workspace_use_its_notebooks_and_its_runs(own, monkeypa
 def test_a_folder_with_notebooks_is_not_overwritten(own, capsys):
     (own / "notebooks" / "01_small.ipynb").write_text("mine")
     assert cli.main(["init", str(own)]) == 2
-    assert "is there already; `arcnb upgrade`" in capsys.readouterr().err
+    assert f"is there already; `arcnb upgrade {own}` brings newer notebooks" in capsys.readouterr().err
     assert (own / "notebooks" / "01_small.ipynb").read_text() == "mine"
+
+
+def test_a_folder_with_notebooks_of_somebody_is_sent_elsewhere(tmp_path, delivery, capsys):
+    (tmp_path / "other" / "notebooks").mkdir(parents=True)
+    assert cli.main(["init", str(tmp_path / "other")]) == 2
+    said = f"arcnb: {tmp_path}/other/notebooks is there already; name another folder\n"
+    assert capsys.readouterr().err == said
+    assert cli.main(["upgrade", str(tmp_path / "other")]) == 2
+    assert capsys.readouterr().err.endswith("`arcnb init DIR` makes one in another folder\n")
 
 
 def test_a_place_where_nothing_can_be_made_is_one_sentence(tmp_path, delivery, capsys):

@@ -82,7 +82,6 @@ WRONG = [
     ({"max_steps": -1, "packing": True}, "packing needs max_steps"),
     ({"report_to": "wandbb"}, "report_to='wandbb' does not exist; there are none, wandb"),
     ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
-    ({"encoding": "nowhere"}, "nowhere"),
     ({"adapter": "/nowhere"}, "adapter folder /nowhere does not exist"),
     ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
     ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
