@@ -14,23 +14,9 @@ class ArcnbError(ValueError):
 
 def near_miss(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' if one of the names is nearly this one, else ''."""
-    names = sorted(names)
-    close = difflib.get_close_matches(name, names, n=len(names) or 1, cutoff=0.5)
-    return f"; did you mean {min(close, key=lambda one: _edits(name, one))!r}?" if close else ""
-
-
-def _edits(one: str, other: str) -> int:
-    """How many letters to put in, leave out, replace or swap with their neighbour make one the other."""
-    before: list[int] = []
-    line = list(range(len(other) + 1))
-    for i, a in enumerate(one, start=1):
-        earlier, before, line = before, line, [i]
-        for j, b in enumerate(other, start=1):
-            least = min(line[-1] + 1, before[j] + 1, before[j - 1] + (a != b))
-            if min(i, j) > 1 and one[i - 2 : i] == b + other[j - 2]:
-                least = min(least, earlier[j - 2] + 1)
-            line.append(least)
-    return line[-1]
+    close = difflib.get_close_matches(name, sorted(names), n=5, cutoff=0.5)
+    swapped = [one for one in close if sorted(one) == sorted(name)]  # letters that changed places
+    return f"; did you mean {(swapped or close)[0]!r}?" if close else ""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
