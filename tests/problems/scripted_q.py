@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def act(action: str) -> None:
     if action == "mark":
         print("'type\n  [0]  f[1]", flush=True)
         os._exit(1)
+    if action == "fork" and os.fork() == 0:
+        os.setsid()  # leaves the group that is killed at the end
+        time.sleep(60)
+    if action.startswith("mode "):
+        os.chmod(action[5:], 0o777)
+    if action == "send":
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
+    if action == "thread":
+        thread = threading.Thread(target=time.sleep, args=(0,))
+        thread.start()
+        thread.join()
     if action.startswith("read "):
         print(Path(action[5:]).read_text())
 

@@ -5,6 +5,7 @@ words are. Tests that need q itself are at the end and are skipped without one.
 """
 
 import json
+import platform
 import time
 from pathlib import Path
 
@@ -151,8 +152,9 @@ def test_a_program_that_never_ends_is_stopped_and_keeps_what_it_answered(q):
 
 
 @pytest.mark.skipif(abi_version() < 4, reason="this kernel's Landlock does not know about ports")
-def test_a_port_cannot_be_opened(q):
-    first, _ = ask(q, RIGHT + "/ does port\n")
+def test_a_port_cannot_be_opened_where_it_may_connect():
+    language = QLanguage(scripted(may_connect=True), Limits(seconds=20.0), workers=1)
+    first, _ = ask(language, RIGHT + "/ does port\n")
     assert first.status == "unsafe"
     assert "Permission denied" in first.error_message
 
@@ -192,6 +194,21 @@ def test_programs_read_no_files_of_ours_and_run_no_other(q, tmp_path):
     assert first.status == "unsafe"
     first, _ = ask(q, RIGHT + "/ does child\n")
     assert first.status == "unsafe"
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="no filter on this architecture")
+@pytest.mark.parametrize("action", ["fork", "send", "mode"])
+def test_programs_start_no_process_send_nothing_and_change_no_mode(q, tmp_path, action):
+    asked = f"mode {tmp_path}" if action == "mode" else action
+    before = tmp_path.stat().st_mode
+    first, _ = ask(q, RIGHT + f"/ does {asked}\n")
+    assert first.status == "unsafe"
+    assert tmp_path.stat().st_mode == before
+
+
+def test_an_interpreter_may_have_threads(q):
+    first, _ = ask(q, RIGHT + "/ does thread\n")
+    assert first.passed
 
 
 def test_memory_and_death_have_their_words(q):

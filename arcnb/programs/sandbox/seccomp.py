@@ -70,7 +70,36 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | get
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # _DENY: errno 1, EPERM
-_NUMBER, _ARCH, _THIRD_ARGUMENT = 0, 4, 32  # offsets in struct seccomp_data
+_MISSING = 0x00050026  # errno 38, ENOSYS
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32  # offsets in struct seccomp_data
+_X32 = 1 << 30  # calls of another table begin there
+_CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x10000
+
+# Name: its number on x86-64 and on arm64. For `refusing_program`.
+_SOCKETS = ("socket", "socketpair")
+_REFUSED = {
+    "fork": (57, None),
+    "vfork": (58, None),
+    "setpgid": (109, 154),
+    "setsid": (112, 157),
+    "ptrace": (101, 117),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "memfd_create": (319, 279),
+    "io_uring_setup": (425, 425),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
@@ -139,6 +168,39 @@ def _bisect(allowed: list[int], opening: int | None) -> list[tuple[int, int, int
         return [(_AT_LEAST, len(less), 0, answers[middle][0]), *less, *more]
 
     return tree(0, len(answers))
+
+
+def refusing_program(sockets: bool, machine: str | None = None) -> bytes | None:
+    """The filter for an interpreter whose calls nobody has listed: all but processes of its own, leaving its
+    group, and modes, owners and times of files. sockets: whether it may have some. Threads are let through.
+
+    None on an architecture whose numbers are unknown.
+    """
+    machine = machine or platform.machine()
+    if machine not in _AUDIT_ARCH:
+        return None
+    arch, column = _AUDIT_ARCH[machine]
+    names = [name for name in _REFUSED if not (sockets and name in _SOCKETS)]
+    numbers = [pair[column] for pair in map(_REFUSED.get, names) if pair[column] is not None]
+    program = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, arch),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _DENY),
+        (_EQUAL, 0, 1, _CLONE3),  # its flags are in memory; who hears that it is missing takes clone
+        (_RETURN, 0, 0, _MISSING),
+        (_EQUAL, 0, 4, _CLONE[column]),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_ANY_BIT, 0, 1, _CLONE_THREAD),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _DENY),
+    ]
+    for number in numbers:
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 
 
 class Filter:

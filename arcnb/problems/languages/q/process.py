@@ -18,10 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.programs import sandbox
 from arcnb.programs.executor.limits import Limits
-from arcnb.programs.sandbox import landlock
 
 LAUNCHER = Path(__file__).with_name("confinement.py")
+WALLS = Path(sandbox.__file__).parent
 TICK = 0.05  # seconds between looks at the clock and at ports
 # What an interpreter reads to start: libraries, time zones, the host's name and processors (for its licence).
 LIBRARIES = (
@@ -90,7 +91,7 @@ def _run(interpreter: Interpreter, command: Sequence[str], folder: str, limits: 
     }
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(LAUNCHER), landlock.__file__, json.dumps(orders), *command],
+        [sys.executable, "-I", "-S", str(LAUNCHER), str(WALLS), json.dumps(orders), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
