@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from arcnb.arc.encodings import SPEC
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.watching.sampler_gap import SamplerGap
@@ -54,6 +55,8 @@ def other(option):
     value = option.default
     if there := choices(option.within):
         return next(one for one in there if one != value)
+    if option.within is SPEC:
+        return "minimal"
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
