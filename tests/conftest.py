@@ -144,6 +144,9 @@ def pytest_unconfigure(config):
 def own_folders() -> list[Path]:
     """Temporary folders that are called after this project, without those of others' living processes."""
     found = [path for folder in FOLDERS if folder.is_dir() for path in folder.glob("arcnb*")]
+    found = [
+        path for path in found if not path.name.startswith("arcnb-gpus-")
+    ]  # all of a user's runs share it
     return [path for path in found if not any(_is_anothers(part) for part in path.name.split("-"))]
 
 

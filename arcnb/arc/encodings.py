@@ -23,10 +23,11 @@ import ast
 import re
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from arcnb.arc.grids import Grid, as_grid
 from arcnb.errors import ArcnbError, nearest
+from arcnb.plans import option
 from arcnb.values import ReadBy
 
 COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orange", "Purple", "Brown")
@@ -269,7 +270,12 @@ _LONG_NAMES = {
 }
 
 
-SPEC = ReadBy("arcnb.arc.encodings:grid_encoding")  # what an option of a plan can be that holds a spec
+SPEC = ReadBy("arcnb.arc.encodings:grid_encoding")
+
+
+def encoding_option(free: bool = False) -> Any:
+    """A plan's option of how grids are written. free: it may be another one where a run goes on."""
+    return option("", 'text form of grids; "" takes the template\'s own', free=free, within=SPEC)
 
 
 @lru_cache(64)  # every prompt asks for its encoding

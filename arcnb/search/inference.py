@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arcnb.arc.encodings import SPEC
+from arcnb.arc.encodings import encoding_option
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.prompts.format import prompt_format
@@ -73,11 +73,7 @@ class InferencePlan(TurnPlan, Plan):
     refine_template: str = option(
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path"
     )
-    encoding: str = option(
-        "",
-        'text form of grids; "" takes the template\'s own',
-        within=SPEC,
-    )
+    encoding: str = encoding_option()
     output: str = option("", 'folder of the prediction set; "" is predictions/ in the run folder')
     sampling: Drawing = branch(Drawing)
     engine: InferenceEngine = branch(InferenceEngine)

@@ -15,7 +15,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, near_miss, nearest
 from arcnb.lab.runs.named_paths import existing, pieces
-from arcnb.lab.runs.run import Run, list_runs, named_exactly, run_names
+from arcnb.lab.runs.run import Run, named_exactly, run_names
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
 
@@ -73,7 +73,7 @@ def run_meant(run: Run) -> str:
     parameter was given, and that is neither a path nor a run, but nearly one. Whoever takes tasks or an
     adapter by a name of its own, knows nothing of runs."""
     manifest = run.manifest
-    names = {one.path.name[16:] for one in list_runs() if one.path != run.path}
+    names = run_names() - {run.path.name[16:]}
     for name, value in manifest["parameters"].items():
         if not isinstance(value, str) or name.rpartition(".")[2] not in TAKEN:
             continue

@@ -68,7 +68,7 @@ class ServerBackend(Backend):
         if not options.server_urls:
             raise ArcnbError("server_urls is empty; give the address of a running server")
         self._lock = threading.Lock()
-        self._busy: Counter[str] = Counter()  # completions that each server in use is working on
+        self._busy: Counter[str] = Counter()  # completions that each server is working on
         self._open: dict[http.client.HTTPConnection, Hashable] = {}
         self._call = _Call()
         self._closed = False
@@ -104,7 +104,7 @@ class ServerBackend(Backend):
         self._call = call = _Call()
         if not self._servers:
             raise self._none_left()
-        self._busy = Counter(dict.fromkeys(self._servers, 0))
+        self._busy = Counter()
         window = self.options.server_concurrency * len(self._servers)
         orders = self._orders(requests, sampling, call)
         pool = ThreadPoolExecutor(window, thread_name_prefix="vllm-server")
@@ -167,14 +167,13 @@ class ServerBackend(Backend):
     def _for(self, order: _Order) -> str:
         """The server of an order, or the least busy one if that has failed since."""
         with self._lock:
-            if order.server in self._busy:
+            if order.server in self._servers:
                 return order.server
         return self._least_busy()
 
     def _leave_out(self, server: str, failure: _ServerFailure) -> None:
         """Asks a server nothing more, in this and every later call. ArcnbError when none is left."""
         with self._lock:
-            self._busy.pop(server, None)
             self._servers = [other for other in self._servers if other != server]
             self._last_failure = str(failure)
             if not self._servers:
@@ -200,14 +199,12 @@ class ServerBackend(Backend):
             "return_token_ids": True,
         }
         with self._lock:
-            if server in self._busy:
-                self._busy[server] += 1
+            self._busy[server] += 1
         try:
             reply = self._exchange(server, "/v1/completions", question, order.request.key)
         finally:
             with self._lock:
-                if server in self._busy:
-                    self._busy[server] -= 1
+                self._busy[server] -= 1
         return self._completion(server, reply, order, sampling)
 
     def _completion(self, server: str, reply: object, order: _Order, sampling: Sampling) -> Completion:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcnb.arc.encodings import SPEC
+from arcnb.arc.encodings import encoding_option
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -106,11 +106,7 @@ class SftPlan(Plan):
     full: bool = option(False, "train all weights instead of a LoRA")
     lora: SftLora = branch(SftLora)
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
-    encoding: str = option(
-        "",
-        'text form of grids; "" takes the template\'s own',
-        within=SPEC,
-    )
+    encoding: str = encoding_option()
     max_length: int = option(
         2048, "longest row (prompt and program); longer ones are counted and left out", "tokens"
     )

@@ -107,7 +107,8 @@ class Forks:
                 data = self.run_isolated(left, program, [grid])
                 record = wire.parse_record(data, 1)
             except wire.WireError as error:
-                used = map(sum, zip((wall, cpu, 0.0), wire.measurements(data), strict=True))
+                seconds, cpu_seconds, memory = wire.measurements(data)
+                used = (wall + seconds, cpu + cpu_seconds, max(peak, memory))
                 return wire.encode_record(0, "crashed", (), "BadMessage", str(error), None, *used)
             if record.status == "slow":
                 return wire.encode_record(0, "slow")

@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import ClassVar, Self
 
-from arcnb.arc.encodings import SPEC
+from arcnb.arc.encodings import encoding_option
 from arcnb.arc.views import augment_option
 from arcnb.machine.files import write_whole
 from arcnb.models.lora.options import Lora
@@ -134,12 +134,7 @@ class GrpoPlan(Plan):
     refine_template: str = option(
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path", free=True
     )
-    encoding: str = option(
-        "",
-        'text form of grids; "" takes the template\'s own',
-        free=True,
-        within=SPEC,
-    )
+    encoding: str = encoding_option(free=True)
     augment: str = augment_option()
     max_prompt_length: int = option(
         700, "tasks with a longer prompt are left out, and named; 0: what max_length leaves", "tokens"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from arcnb.arc.encodings import SPEC
+from arcnb.arc.encodings import encoding_option
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import augment_option
 from arcnb.models.registry import adapter_name
@@ -102,11 +102,7 @@ class SearchPlan(Plan):
     )
     backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU")
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
-    encoding: str = option(
-        "",
-        'text form of grids; "" takes the template\'s own',
-        within=SPEC,
-    )
+    encoding: str = encoding_option()
     augment: str = augment_option()
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     arms: str = option(

@@ -27,8 +27,6 @@ from arcnb.machine.files import write_whole
 from arcnb.machine.locks import locked
 from arcnb.machine.reading import read_object
 
-_COLUMNS = list(SUBMISSION_COLUMNS)
-
 
 class SubmissionFile:
     """The submission of all `tasks`, whichever of them this process works on."""
@@ -38,12 +36,14 @@ class SubmissionFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
             if not self._is_valid():
-                self._write(create_submission(predictions.read(columns=_COLUMNS, task_ids=[]), tasks, rule))
+                self._write(
+                    create_submission(predictions.read(columns=SUBMISSION_COLUMNS, task_ids=[]), tasks, rule)
+                )
 
     def refresh(self, task_ids: Iterable[str]) -> None:
         """Choose the attempts of these tasks again, from all that the prediction set holds by now."""
         some = self.tasks.subset(list(task_ids))
-        frame = self.predictions.read(columns=_COLUMNS, task_ids=some.ids)
+        frame = self.predictions.read(columns=SUBMISSION_COLUMNS, task_ids=some.ids)
         part = create_submission(frame, some, self.rule)
         with self._locked():
             self._write(read_object(self.path) | part)

@@ -1,8 +1,8 @@
 """Programs that memorise are found, honest ones never."""
 
-import resource
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -207,11 +207,14 @@ def test_a_text_that_the_parser_warns_of_has_its_literals():
 
 
 def test_a_table_that_is_no_grid_costs_no_memory():
-    """As an array of text it would take a gigabyte."""
+    """As an array of text it would take 768 MB."""
     table = f"x = [['{' ' * 32_000}'], {', '.join(['[1]'] * 6000)}]"
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert literal_grids(table) == set()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    tracemalloc.start()
+    try:
+        assert literal_grids(table) == set()
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_copies_differ_from_the_grid_and_do_not_depend_on_chance():

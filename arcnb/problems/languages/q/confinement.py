@@ -40,8 +40,9 @@ def main() -> None:
             landlock.restrict_to_reading(
                 map(Path, orders["readable"]), map(Path, orders["runnable"]), orders["may_connect"]
             )
-            if (refused := seccomp.refusing_program(orders["may_connect"])) is not None:
-                seccomp.Filter(refused).load()
+            refused = seccomp.refusing_program(orders["may_connect"])
+            if refused is not None and not seccomp.Filter(refused).load():
+                sys.exit("this kernel takes no filter of system calls")
     os.execv(command[0], command)
 
 

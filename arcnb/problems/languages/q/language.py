@@ -25,6 +25,7 @@ from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.sandbox.landlock import abi_version
+from arcnb.programs.sandbox.seccomp import refusing_program
 
 
 class QLanguage:
@@ -36,6 +37,8 @@ class QLanguage:
         self.described = f"{interpreter.described or interpreter.command[0]}, {limits.seconds:g} s a program"
         if not interpreter.confine or not abi_version():
             self.described += ", NOT confined (no Landlock): programs can read files and use the network"
+        elif refusing_program(interpreter.may_connect) is None:
+            self.described += ", no filter of system calls for this processor: programs can start processes"
         self._pool = ThreadPoolExecutor(workers, "q")
         self._expected: dict[str, list[str]] = {}
 
