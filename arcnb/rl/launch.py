@@ -28,7 +28,7 @@ from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.nodes import n_nodes
-from arcnb.models.training.processes import LaunchError, announce, launch
+from arcnb.models.training.processes import LaunchError, LostError, announce, launch
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.service import usable_processors
@@ -132,14 +132,14 @@ def _train_in_processes(
     see `launch`."""
     seconds = 0.0
     while True:
-        values = _one_launch(plan, plan.write(tasks, eval_tasks), environment, lost)
+        values = one_launch(plan, plan.write(tasks, eval_tasks), environment, lost)
         seconds += values["seconds"]
         if values["status"] != ROLLED_BACK:
             return _report(plan, values | {"seconds": seconds})
         plan = replace(plan, resume="auto")
 
 
-def _one_launch(
+def one_launch(
     plan: GrpoPlan, path: Path, environment: dict | None, lost: Callable[[], str | None] | None
 ) -> dict:
     """What the first process of a launch left."""
@@ -158,8 +158,11 @@ def _one_launch(
             pids=path.parent,
             lost=lost,
         )
-    except LaunchError:
-        if not report.is_file():
+    except LaunchError as error:
+        # Processes that lost their server or another node save what they have and say that they were stopped.
+        # Why is known here alone.
+        ended = json.loads(report.read_text()).get("status") if report.is_file() else None
+        if not report.is_file() or (isinstance(error, LostError) and ended in (None, "preempted")):
             raise
     if not report.is_file():
         raise LaunchError("the training processes ended without a report")

@@ -33,6 +33,10 @@ class LaunchError(RuntimeError):
     """A process of the training failed; the message quotes its exception."""
 
 
+class LostError(LaunchError):
+    """Another node, or what the processes need, failed; they were told to end, and may have saved."""
+
+
 def parallel_problem(num_processes: int, parallel: str) -> str | None:
     """Why so many processes cannot be started in this way, as a sentence; None where they can."""
     if num_processes == 1:
@@ -94,7 +98,8 @@ def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path,
     pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
     lost: asked all the time; a sentence says that the processes lost what they need, and ends them.
-    Returns whether there was one. LaunchError when a process fails, or something is lost that they need.
+    Returns whether there was one. LaunchError when a process fails, LostError when something is lost that
+    they need.
     """
     return tried_again(lambda: _launched(module, arguments, num_processes, log, **settings))
 
@@ -145,7 +150,8 @@ def _launched(
             own = f"failed in {which} (exit {process.returncode}): {why}"
             sentences = sorted([own, *others.heard()], key=is_consequence)
     if sentences:
-        raise LaunchError(f"{module}: {'; '.join(sentences)}; see {log}")
+        kind = LostError if others.lost else LaunchError
+        raise kind(f"{module}: {'; '.join(sentences)}; see {log}")
     return interrupted
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.models.training.processes import command_line
-from arcnb.rl.launch import main, run_grpo, workers_of
+from arcnb.models.training.processes import LostError, command_line, launch
+from arcnb.rl.launch import main, one_launch, run_grpo, workers_of
 from arcnb.rl.plan.grpo import GrpoPlan
 
 
@@ -84,3 +84,35 @@ def test_each_process_takes_its_gpu_before_it_loads(plan, tasks, monkeypatch):
     monkeypatch.setattr("arcnb.rl.launch.train_here", loads)
     with pytest.raises(ValueError, match=r"loads with \[1\] taken"):
         main(str(plan.write(tasks, ())))
+
+
+SAVES = """
+import json, pathlib, signal, sys, time
+folder = pathlib.Path({folder!r})
+def save(*_):
+    (folder / 'report.json').write_text(json.dumps({{'status': {status!r}}}))
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+(folder / 'ready').touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("status", ["preempted", "done"])
+def test_a_training_that_lost_its_server_has_failed_though_it_saved(plan, tmp_path, monkeypatch, status):
+    """Its process says that it was stopped; by what, and that nobody asked for it, is known here alone."""
+
+    def started(module, arguments, *settings, **others):
+        statement = SAVES.format(folder=str(tmp_path), status=status)
+        return launch("timeit", ["-n1", "-r1", statement], *settings, **others)
+
+    def lost():
+        return "copy 2 of 2 died" if (tmp_path / "ready").exists() else None
+
+    monkeypatch.setattr("arcnb.rl.launch.launch", started)
+    path = tmp_path / "launch.json"
+    if status == "done":  # it had come to its end
+        assert one_launch(plan, path, None, lost)["status"] == "done"
+    else:
+        with pytest.raises(LostError, match="copy 2 of 2 died"):
+            one_launch(plan, path, None, lost)
