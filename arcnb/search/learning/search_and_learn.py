@@ -58,8 +58,9 @@ class SearchAndLearn:
 
     base: the model that the engine runs, to be trained; None for search alone, on the same prompts. shard:
     (i, n), the tasks of shard i of n. open_learner: called with base and `plan.lora` when there is something
-    to learn. shared: a set whose rows of the first round are taken over (search alone, say: both arms then
-    begin with the same programs). submission: kept up to date.
+    to learn. shared: a search's set whose rows of the first round are taken over, with the seconds that they
+    took (search alone, say: both arms then begin with the same programs and the same budget spent).
+    submission: kept up to date.
     """
 
     def __init__(
@@ -219,8 +220,9 @@ class SearchAndLearn:
             return False
         spent = self.report.times_since(before, len(groups))
         for group in groups:
-            cut = self.journal.find("predict", round_, group)  # by a smaller budget, which has its seconds
-            each = seconds / len(tasks) + (cut["seconds_per_task"] if cut else 0.0)
+            # Of a round that a smaller budget cut, or that was taken over: it has seconds already.
+            before_it = self.journal.find("predict", round_, group) or self._taken_over(round_, group)
+            each = seconds / len(tasks) + (before_it["seconds_per_task"] if before_it else 0.0)
             facts = {"seconds_per_task": each, "completions": self._asked(round_)}
             self.journal.add("predict", round_, group, **facts, **spent)
         self._refresh_submission()
@@ -355,6 +357,12 @@ class SearchAndLearn:
         rows = self._shared.iter_predictions(list(self.tasks))
         self.predictions.write_part([row for row in rows if self.plan.round_of(row.round) == 0], 0)
         self._file(self.predictions.take_fresh())
+
+    def _taken_over(self, round_: int, group: int) -> dict | None:
+        """The line of the search that made the shared rows of this round; None where it has none."""
+        if self._shared is None or round_:
+            return None
+        return StepJournal(self._shared.folder.parent / self.journal.path.name).find("predict", 0, group)
 
     def _file(self, rows: Sequence[Prediction]) -> None:
         for row in rows:

@@ -468,6 +468,16 @@ def test_search_alone_can_hand_on_its_first_round(tmp_path, search):
     assert shared == [row for row in rows(tmp_path / "alone") if PLAN.round_of(row["round"]) == 0]
 
 
+def test_what_a_shared_first_round_took_counts_against_both_budgets(tmp_path, search):
+    alone = search(asked(n_predictions=4), base=None, folder="alone")
+    alone.run()
+    for _ in range(2):  # the second time it is read again
+        other = search(asked(n_predictions=4), shared=PredictionSet(tmp_path / "alone" / "predictions"))
+        assert other.run().completions == 0
+        for task_id, state in alone.states.items():
+            assert other.states[task_id].spent.seconds > state.spent.seconds > 0
+
+
 def test_other_settings_are_refused_when_resuming(search):
     search(asked(n_predictions=4)).run()
     for name, value in {"keep_adapter": False, "per_round": 8, "seed": 4}.items():
