@@ -16,6 +16,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.machine.files import write_whole
+from arcnb.search.turns.budget import first_turns_refined
 
 _STYLE = (
     "<style>.arcnb-tree ul{list-style:none;margin:0 0 0 1.2em;padding:0 0 0 1em;border-left:1px solid #888}"
@@ -119,7 +120,9 @@ def best_trees(sets: Sequence[PredictionSet], tasks: Iterable[Task], n: int) -> 
     chosen = sorted(gains.keys() & by_id, key=lambda task_id: (-gains[task_id], task_id))[:n]
     trees = []
     for task_id in chosen:
-        rows = {p.id: p for one in reversed(sets) for p in one.iter_predictions(task_ids=[task_id])}
+        own, *others = ([*one.iter_predictions(task_ids=[task_id])] for one in sets)
+        first = [p for rows in others for p in rows if p.turn == 0]  # what became of them there is not ours
+        rows = {p.id: p for p in (*first, *own)}
         children: dict[str, list[Prediction]] = {}
         for row in rows.values():
             if row.parent in rows:
@@ -133,8 +136,9 @@ def _gains(sets: Sequence[PredictionSet]) -> dict[str, float]:
     """task id -> how much closer its best refinement is than its best first turn."""
     import pandas as pd
 
-    names = ["task_id", "turn", "train_correct_grids", "train_pixel_score"]
-    frame = pd.concat([one.read(columns=names) for one in sets], ignore_index=True)
+    names = ["task_id", "turn", "round", "train_correct_grids", "train_pixel_score"]
+    own, *others = (one.read(columns=names) for one in sets)
+    frame = pd.concat([own, *(first_turns_refined(one, sets[0]) for one in others)], ignore_index=True)
     score = frame["train_correct_grids"].fillna(0) + 1e-3 * frame["train_pixel_score"].fillna(0)
     first = score[frame["turn"] == 0].groupby(frame["task_id"]).max()
     later = score[frame["turn"] > 0].groupby(frame["task_id"]).max()

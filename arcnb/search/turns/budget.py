@@ -91,6 +91,13 @@ class TurnPlan:
         return start <= round_ < start + self.slots(turn)
 
 
+def first_turns_refined(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
+    """The rows of a `refine_from` whose refinements `predictions` holds: its own refinements, and first turns
+    that the plan of `predictions` has no room for, belong to others. frame: with `turn` and `round`."""
+    first, plan = frame[frame["turn"] == 0], _recorded_plan(predictions)
+    return first if plan is None else first[first["round"] < plan.first.n_rounds]
+
+
 def with_stage(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
     """The set's frame with `stage`: the turn that a row was sampled for, by the plan the set was begun with.
 
@@ -98,19 +105,24 @@ def with_stage(frame: pd.DataFrame, predictions: PredictionSet) -> pd.DataFrame:
     after all regular ones, and the stage of the refinements; so has the last share of a budget, which only
     some tasks got for what came before. A set without a plan on record has none.
     """
+    stage, plan = frame["turn"].copy(), _recorded_plan(predictions)
+    for turn in range(1, len(plan.quotas) if plan else 0):
+        start = plan.fresh_round(turn, 0)
+        stood_in = frame["round"].between(start, start + plan.slots(turn) - 1)
+        stage = stage.mask((frame["turn"] == 0) & stood_in, turn)
+    return frame.assign(stage=stage)
+
+
+def _recorded_plan(predictions: PredictionSet) -> TurnPlan | None:
+    """How the set divides its budget among turns, as far as that is on record."""
     from arcnb.search.sampling.conditions import begun_with
 
     try:
         recorded = begun_with(predictions)["settings"]
     except (FileNotFoundError, ArcnbError):  # a set can be looked at though nobody knows how it was made
-        recorded = {}
-    stage = frame["turn"].copy()
-    if "turns" in recorded:
-        rounds = RoundPlan(recorded["n_predictions"], recorded["per_prompt"])
-        shares = {name: recorded[name] for name in ("first_share", "last_share") if name in recorded}
-        plan = TurnPlan(rounds, recorded["turns"], **shares)
-        for turn in range(1, len(plan.quotas)):
-            start = plan.fresh_round(turn, 0)
-            stood_in = frame["round"].between(start, start + plan.slots(turn) - 1)
-            stage = stage.mask((frame["turn"] == 0) & stood_in, turn)
-    return frame.assign(stage=stage)
+        return None
+    if "turns" not in recorded:
+        return None
+    rounds = RoundPlan(recorded["n_predictions"], recorded["per_prompt"])
+    shares = {name: recorded[name] for name in ("first_share", "last_share") if name in recorded}
+    return TurnPlan(rounds, recorded["turns"], **shares)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from arcnb.search.sampling.report import InferenceReport
+from arcnb.search.turns.budget import first_turns_refined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +100,7 @@ def turn_table(
 ) -> pd.DataFrame:
     """One row a turn: how much, how good, and how it compares with the predictions that were refined.
 
-    parents: where refined predictions are looked up that `predictions` do not hold. task_ids: only these.
+    parents: the set whose first turns `predictions` refines, where it is another. task_ids: only these.
     better, same, worse: shares of the refinements whose parents are there, by right train grids, then by
     train similarity; copied: those with the very outputs of their parent. newly_solved_train: tasks that no
     earlier turn solved.
@@ -107,7 +108,7 @@ def turn_table(
     import pandas as pd
 
     frame = predictions.read(TURN_READ, task_ids)
-    first = None if parents is None else parents.read(TURN_READ)
+    first = None if parents is None else first_turns_refined(parents.read(TURN_READ), predictions)
     before = _by_id(frame if first is None else pd.concat([frame, first], ignore_index=True))
     rows, solved = {}, set() if first is None else _solved(first, "train_is_correct")
     for turn, part in frame.groupby("turn"):

@@ -226,6 +226,23 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
     assert report.total.made == 0
 
 
+def test_what_else_became_of_shared_first_turns_is_not_counted(run, tasks):
+    plain, _, _ = run("plain", TurnPlan(replace(ROUNDS, n_predictions=6)))
+    refining, _, _ = run("refining")  # solves t0 in its third turn
+    longer, _, _ = run("longer", TurnPlan(ROUNDS))
+    row = next(plain.iter_predictions(["t0"]))
+    longer.write_part([replace(row, round=6, train_correct_grids=1.0, train_is_correct=1)], 6)
+    for policy in (learns, lambda text, index: COPIES):
+        tables, trees = [], []
+        for first in (plain, refining, longer):
+            arm, _, _ = run(f"{policy.__name__} {first.folder.name}", policy=policy, refine_from=first)
+            tables.append(turn_table(arm, first))
+            trees.append(repr(best_trees([arm, first], tasks, 3)))
+        assert tables[0].equals(tables[1])
+        assert tables[0].equals(tables[2])
+        assert trees[0] == trees[1] == trees[2]
+
+
 def test_where_nothing_can_be_refined_first_turns_take_the_budget(run, tasks):
     def never(text, index):
         return "```"  # the fence that the prompt opened is closed at once: no program
