@@ -69,6 +69,12 @@ def _turn_problems(plan: InferencePlan) -> list[str]:
             f"with first_share {plan.first_share} or last_share {plan.last_share}: "
             f"{', '.join(map(str, plan.quotas))}"
         )
+    if plan.last_share and plan.turns == 1 and len(plan.quotas) == 1:
+        found.append(
+            f"last_share {plan.last_share} of {plan.rounds.n_predictions} predictions rounds to no whole "
+            f"prompt of {plan.rounds.per_prompt} (per_prompt), so nothing would be kept for the "
+            "least certain tasks"
+        )
     if plan.last_share and (plan.turns > 1 or plan.rounds.stop_after or plan.rounds.n_shards > 1):
         found.append(
             "last_share goes with turns=1, stop_after=0 and n_shards=1: which tasks are least certain is "

@@ -37,6 +37,7 @@ def refuse_inference(tasks, tmp_path):
         ({"shard": 2, "n_shards": 2, "output": "x"}, "shard must be from 0 to n_shards - 1, not 2 of 2"),
         ({"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
         ({"turns": 3, "n_predictions": 2}, "2 predictions cannot be divided among 3 turns"),
+        ({"last_share": 0.5}, "last_share 0.5 of 4 predictions rounds to no whole prompt of 4 (per_prompt)"),
         ({"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
         ({"turns": 2, "refine_from": "x"}, "refine_from x holds no first turns of these tasks"),
         ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
