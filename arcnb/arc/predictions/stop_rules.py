@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import new_file
 
 _FILES = "_early_stop-*.json"  # readers of Parquet folders leave out names that begin with an underscore
@@ -31,7 +33,8 @@ def record_rule(predictions: PredictionSet, early_stop: int, n_predictions: int)
 
 
 def early_stops(sets: Mapping[str, PredictionSet]) -> dict[str, str]:
-    """{name: one sentence} of the sets in which tasks ended early; the others are not in it."""
+    """{name: one sentence} of the sets in which tasks ended early; the others are not in it. ArcnbError names
+    a damaged rule."""
     sentences = {}
     for name, predictions in sets.items():
         ended, n_tasks = _ended_of(predictions)
@@ -56,8 +59,8 @@ def _ended_of(
     at, 0 for one without a rule)."""
     most: dict[int, int] = {}  # early_stop -> n_predictions
     for path in predictions.folder.glob(_FILES):
-        rule = json.loads(path.read_bytes())
-        most[rule["early_stop"]] = max(rule["n_predictions"], most.get(rule["early_stop"], 0))
+        k, asked = _rule(path)
+        most[k] = max(asked, most.get(k, 0))
     if not most:
         return {}, 0
     frame = predictions.read(columns=["task_id", "turn", "train_is_correct"], task_ids=task_ids)
@@ -65,6 +68,17 @@ def _ended_of(
     n, c = right.size(), right.sum()
     ended = {k: frozenset(n.index[(c >= k) & (n < asked)]) for k, asked in most.items()}
     return {k: tasks for k, tasks in ended.items() if tasks}, frame["task_id"].nunique()
+
+
+def _rule(path: Path) -> tuple[int, int]:
+    """early_stop and n_predictions of a file that `record_rule` left."""
+    try:
+        rule = json.loads(path.read_bytes())
+        return int(rule["early_stop"]), int(rule["n_predictions"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArcnbError(
+            f"{path} is damaged ({error!r}); it says when tasks of the predictions beside it ended"
+        ) from None
 
 
 def _sentence(name: str, n_ended: int, n_tasks: int, ks: list[int]) -> str:

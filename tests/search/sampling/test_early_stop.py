@@ -10,6 +10,7 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
@@ -211,6 +212,17 @@ def test_tasks_that_did_not_end_early_leave_a_set_as_it_is(tmp_path, tasks):
     record_rule(sets["to the end"], 3, 40)  # gone on with by another rule
     record_rule(sets["to the end"], 3, 40)  # by its second shard
     assert "stopped by stop_after=3, with" in evaluation.early_stops(sets)["to the end"]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1, 2]", '{"early_stop": 2}', '{"early_stop": {}, "n_predictions": 8}']
+)
+def test_a_damaged_rule_is_one_sentence(tmp_path, tasks, content):
+    predictions = set_of(tmp_path / "p", tasks[0], [(1, 1, 0, 0)])
+    (rule,) = predictions.folder.glob("_early_stop-*.json")
+    rule.write_text(content)
+    with pytest.raises(ArcnbError, match=f"{rule.name} is damaged"):
+        evaluation.early_stops({"p": predictions})
 
 
 def test_a_stage_keeps_its_rule_with_the_set(tmp_path, tokenizer, executor, tasks):
