@@ -13,11 +13,9 @@ the tasks whose selection is least certain.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
@@ -25,6 +23,7 @@ from arcnb.search.sampling.conditions import (
     compare_conditions,
     conditions,
     hold_to_conditions,
+    tasks_asked,
     template_digest,
 )
 from arcnb.search.sampling.early_stop import EarlyStop
@@ -113,22 +112,23 @@ def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | N
         "stop_after": plan.rounds.stop_after,
         "refine_template": made.prompt_format.refine_template,
         "refine_template_sha256": template_digest(made.prompt_format.refine_template),
-        "refine_from": "" if refine_from is None else _digest(refine_from, plan, made.tasks),
+        "refine_from": "" if refine_from is None else _digest(refine_from, plan, made),
     }
     return {**wanted, "settings": wanted["settings"] | later}
 
 
-def _digest(refine_from: PredictionSet, plan: TurnPlan, tasks: Sequence[Task]) -> str:
-    """Which first turns these are. ArcnbError for a set without any, or of another version of the tasks."""
-    ids = [task.task_id for task in tasks]
+def _digest(refine_from: PredictionSet, plan: TurnPlan, made: SampledSet) -> str:
+    """Which first turns these are, of all tasks that the set was begun with: it may go on with fewer.
+    ArcnbError for a set without any, or of another version of the tasks."""
+    known = {task.task_id: task.fingerprint for task in made.tasks}
+    ids = known.keys() | tasks_asked(made.predictions)
     names = ["task_id", "round", "index", "turn", "task_fingerprint", "status", "fingerprint"]
     frame = refine_from.read(columns=names, task_ids=ids)
     frame = frame[(frame["turn"] == 0) & (frame["round"] < plan.first.n_rounds)]
     if frame.empty:
         raise ArcnbError(f"refine_from {refine_from.folder} holds no first turns of these tasks")
-    known = {task.task_id: task.fingerprint for task in tasks}
     for task_id, fingerprint in zip(frame["task_id"], frame["task_fingerprint"], strict=True):
-        if known[task_id] != fingerprint:
+        if known.get(task_id, fingerprint) != fingerprint:
             raise ArcnbError(
                 f"refine_from {refine_from.folder} answers another version of task {task_id}: "
                 "the fingerprints differ"

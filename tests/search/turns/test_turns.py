@@ -224,6 +224,11 @@ def test_two_arms_refine_the_first_turns_of_a_third(run, tasks):
         run("other", refine_from=arm)
     _, report, _ = run("arm", refine_from=more)  # a longer set with the same first turns is the same
     assert report.total.made == 0
+    _, report, _ = run("arm", some=tasks[:2], refine_from=first)  # fewer tasks are welcome
+    assert report.total.made == 0
+    others, _, _ = run("others", TurnPlan(ROUNDS), policy=lambda text, index: ZEROES)
+    with pytest.raises(ArcnbError, match="was begun with refine_from"):
+        run("arm", some=tasks[:2], refine_from=others)
 
 
 def test_what_else_became_of_shared_first_turns_is_not_counted(run, tasks):
