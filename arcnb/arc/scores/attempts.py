@@ -80,17 +80,17 @@ def legacy(candidates: Sequence[Candidate], test_index: int) -> list[Grid]:
     return grids
 
 
-def certainty(candidates: Sequence[Candidate], test_index: int) -> float:
-    """How sure the first choice of `by_train_score` is, 0..1: the train score of its programs, times the
-    share of the distinct programs of that score that propose it; 0 without any output."""
-    grids = by_train_score(candidates, test_index)
+def certainty(candidates: Sequence[Candidate], test_index: int, rule: Rule = by_train_score) -> float:
+    """How sure the first choice of a rule is, 0..1: the train score of its best programs, times the share of
+    the distinct programs of that score that propose it; 0 without any output."""
+    grids = rule(candidates, test_index)
     if not grids:
         return 0.0
     able = [one for one in candidates if one.test_outputs[test_index] is not None]
-    best = max(one.train_score for one in able)
-    able = [one for one in able if one.train_score == best]
-    agreeing = {one.program for one in able if np.array_equal(one.test_outputs[test_index], grids[0])}
-    return best * len(agreeing) / len({one.program for one in able})
+    agreeing = [one for one in able if np.array_equal(one.test_outputs[test_index], grids[0])]
+    best = max(one.train_score for one in agreeing)
+    agree, all_ = ({one.program for one in some if one.train_score == best} for some in (agreeing, able))
+    return best * len(agree) / len(all_)
 
 
 def _train_key(vote: Vote) -> tuple[float, int, int]:

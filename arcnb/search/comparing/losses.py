@@ -194,7 +194,7 @@ def _rows(way: str, task: Task, candidates: Sequence[Candidate], rule: Rule, see
         ]
         failed = CAUSES[5 if not candidates else 2 if best == 1 else 3 if best > 0 else 4]
         cause = RIGHT if selected else LOST if any(right) else failed
-        sure = certainty(candidates, test)
+        sure = certainty(candidates, test, rule)
         yield (way, task.task_id, test, any(right), selected, draws, sure, cause, side, colors, length)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.scores.submission import score_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
@@ -70,6 +71,15 @@ def test_each_test_output_has_its_cause_and_the_choice_its_certainty(sets, tasks
     assert calibration.loc["certainty under 50%", "a"] == "0 of 1 (0%)"
     groups = found.groups()
     assert groups.loc["program, characters 1 to 100", "b"].startswith("1 of 4")
+
+
+def test_certainty_is_of_the_choice_that_is_scored(tmp_path, tasks):
+    task = tasks[0]
+    many = [judged(task, n, task.inputs, f"copy {n}") for n in range(3)]
+    PredictionSet(tmp_path / "p").write_part([judged(task, 3, right(task), "solves"), *many], 0)
+    found = {rule: losses({"p": PredictionSet(tmp_path / "p")}, tasks[:1], rule) for rule in RULES}
+    sure = {rule: one.rows["certainty"].tolist() for rule, one in found.items()}
+    assert sure == {"train-score": [1], "majority": [0], "legacy": [1]}, "copies fit no train pair"
 
 
 def test_random_halves_say_what_other_seeds_would_give(sets, tasks):
