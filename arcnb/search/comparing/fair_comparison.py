@@ -181,8 +181,8 @@ def compare_arms(
     """Arms of `read_arms` compared at `budget` completions a task, and at equal generated tokens.
 
     first: how many predictions of each task the arms share; ArcnbError when they do not. Equal tokens:
-    a task gets as many as the arm spent least on it among those that used up its completions; an arm that
-    stopped because it had solved the train pairs keeps what it has.
+    a task gets as many as the arm spent least on it among those that used up its completions. An arm that
+    stopped because it had solved the train pairs sets no limit, but is held to that of the others.
     """
     if not 0 < first < budget:
         raise ArcnbError(f"arms: first is {first} and budget {budget}; what they share has to be a part")

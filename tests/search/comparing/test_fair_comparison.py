@@ -103,6 +103,21 @@ def test_equal_tokens_cut_the_arm_that_writes_more(sets):
     assert one.tokens[1] <= one.tokens[0] == 80
 
 
+def test_an_arm_that_stopped_early_sets_no_limit_of_tokens_and_is_held_to_it(tmp_path):
+    ids = ["cheap", "dear"]
+    whole = [row(task, place) for task in ids for place in range(BUDGET)]  # 80 tokens a task
+    lengths = {"cheap": 30, "dear": 50}  # of the fifth, which solves the task, after 40 tokens
+    ended = [row(task, place) for task in ids for place in range(FIRST)]
+    ended += [row(task, FIRST, solved=True, n_tokens=lengths[task]) for task in ids]
+    arms = {"whole": write(tmp_path / "whole", whole), "ended": write(tmp_path / "ended", ended)}
+    text = "; ".join(f"{name} = {folder}" for name, folder in arms.items())
+    found = compare_arms(read_arms(text, ids), ids, FIRST, BUDGET).differences
+    assert {one.budget: (one.only_b, one.tokens) for one in found} == {
+        "completions": ((2,), (80, 80)),
+        "tokens": ((1,), (80, 55)),
+    }
+
+
 def test_several_differences_share_their_chances_of_error(sets):
     text = sets()
     others = compared(f"{text}; again = {text.split(' = ')[-1]}").differences
