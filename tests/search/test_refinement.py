@@ -187,6 +187,17 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
         built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"chooser": "bets"}, "chooser 'bets' does not exist"), ({"per_task": 0}, "per_task, .* 1, not 0")],
+)
+def test_a_choice_that_cannot_be_is_refused_where_nothing_is_chosen(
+    written, tasks, tokenizer, executor, asked, said
+):
+    with pytest.raises(ArcnbError, match=said):
+        built([written("solved", [prediction(tasks[0], SOLVES)])], tasks, tokenizer, executor, **asked)
+
+
 def third_turn_sets(written, tasks):
     """First answers in one set; refinements of them, and of those, in another."""
     first = prediction(tasks[0], ZEROES, view=PLAIN)

@@ -23,7 +23,7 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.turns.selection import choose
+from arcnb.search.turns.selection import check_choice, choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,9 +193,10 @@ def refinement_rows(
     rewards that ask for improvement, no message mentions test pairs.
 
     turns: only refine predictions of these turns (empty: of all). executor: see
-    arcnb.models.prompts.conversations. ArcnbError when no candidate is left, or for predictions that do
-    not fit the tasks.
+    arcnb.models.prompts.conversations. ArcnbError as `check_choice`, when no candidate is left, or for
+    predictions that do not fit the tasks.
     """
+    check_choice(chooser, per_task)
     wanted = set(turns)
     book = Conversations({task.task_id: task for task in tasks}, prompt_format, executor)
     dataset = RefinementDataset()

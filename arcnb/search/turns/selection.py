@@ -112,9 +112,14 @@ CHOOSERS: dict[str, Chooser] = {
 def choose(
     name: str, predictions: Sequence[Prediction], k: int, random: np.random.Generator
 ) -> list[Prediction]:
-    """At most k predictions of one task by the chooser of that name. ArcnbError for bad arguments."""
+    """At most k predictions of one task by the chooser of that name. ArcnbError as `check_choice`."""
+    check_choice(name, k)
+    return CHOOSERS[name](predictions, k, random)
+
+
+def check_choice(name: str, per_task: int) -> None:
+    """ArcnbError for a chooser that does not exist, or fewer than one prediction to choose of a task."""
     if name not in CHOOSERS:
         raise ArcnbError(f"chooser {name!r} does not exist; there are {', '.join(CHOOSERS)}")
-    if k < 1:
-        raise ArcnbError(f"the number of predictions to refine must be positive, not {k}")
-    return CHOOSERS[name](predictions, k, random)
+    if per_task < 1:
+        raise ArcnbError(f"per_task, the predictions to refine a task, must be at least 1, not {per_task}")
