@@ -16,7 +16,7 @@ import hashlib
 from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.conditions import (
@@ -101,9 +101,17 @@ def _conditions(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | N
     """The conditions of first turns, and what later turns depend on: unlike first turns, they change with the
     budget."""
     wanted = conditions(made, plan.first)
+    if plan.turns == 1 and len(plan.quotas) == 1:
+        return wanted
     if plan.turns == 1:
+        # The half of fewer tasks would be other ones, which get a share beside those that have it.
+        if missing := sorted(tasks_asked(made.predictions) - wanted["tasks"].keys()):
+            raise ArcnbError(
+                f"{made.predictions.folder} was begun with {some(missing)}, too; a last share goes to half "
+                "of a set's tasks, so it goes on with all of them"
+            )
         last = {"turns": 1, "n_predictions": plan.rounds.n_predictions, "last_share": plan.last_share}
-        return {**wanted, "settings": wanted["settings"] | (last if len(plan.quotas) > 1 else {})}
+        return {**wanted, "settings": wanted["settings"] | last}
     later = {
         "turns": plan.turns,
         "n_predictions": plan.rounds.n_predictions,

@@ -391,6 +391,9 @@ def test_a_last_share_goes_to_the_tasks_whose_selection_is_least_certain(run, ta
     assert 0 < again.total.made < 48
     with pytest.raises(ArcnbError, match=r"begun with last_share 0\.5, not 0\.25"):
         run("p", replace(SHARED, last_share=0.25), policy)
+    with pytest.raises(ArcnbError, match=r"was begun with .*t1.*, too; a last share goes to half"):
+        run("p", SHARED, policy, some=tasks.subset(["t0", "t2"]))
+    assert len(predictions) == len(frame), "t0, say, was not among the least certain of them all"
 
 
 @pytest.mark.parametrize(
