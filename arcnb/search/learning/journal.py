@@ -77,9 +77,9 @@ class StepJournal:
             os.truncate(self.path, len(whole))
         try:
             self.lines: list[dict] = [json.loads(line) for line in whole.splitlines()]
-        except ValueError as error:
-            raise ArcnbError(f"{self.path} is damaged ({error}); it says which steps are done") from None
-        self._done = {(line["step"], line["round"], line["group"]): line for line in self.lines}
+            self._done = {(line["step"], line["round"], line["group"]): line for line in self.lines}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ArcnbError(f"{self.path} is damaged ({error!r}); it says which steps are done") from None
 
 
 class AdapterFolder:

@@ -79,7 +79,7 @@ def begun_with(predictions: PredictionSet) -> dict:
     path = predictions.folder / FILE_NAME
     try:
         begun = json.loads(path.read_bytes())
-        return {name: begun[name] for name in ("tasks", "settings")}
+        return {name: dict(begun[name]) for name in ("tasks", "settings")}
     except (ValueError, KeyError, TypeError) as error:
         raise ArcnbError(
             f"{path} is damaged ({error!r}); it says how the predictions beside it were made"

@@ -22,7 +22,7 @@ from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing.searches import training_steps
 from arcnb.search.learning.budgets import Clock
-from arcnb.search.learning.journal import TIMES
+from arcnb.search.learning.journal import TIMES, StepJournal
 from arcnb.search.learning.learner import learner as learner_module
 from arcnb.search.learning.learner.learner import LoraLearner
 from arcnb.search.learning.learner.loss import add_answer_gradients
@@ -244,6 +244,14 @@ def test_a_journal_line_that_a_kill_cut_off_is_done_again(tmp_path, search, whol
     assert again.completions == 0
     assert rows(tmp_path / "s") == wanted
     assert steps.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize("line", ["{", "5", "{}", '{"step": "learn", "round": 0}'])
+def test_a_damaged_journal_is_one_sentence(tmp_path, line):
+    steps = tmp_path / "steps-shard00-of-01.jsonl"
+    steps.write_text(f"{line}\n")
+    with pytest.raises(ArcnbError, match=f"{steps.name} is damaged"):
+        StepJournal(steps)
 
 
 def test_two_processes_do_not_work_on_one_shard(search):

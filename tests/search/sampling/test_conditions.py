@@ -10,7 +10,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.sampling.backends import Sampling
-from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions
+from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions, tasks_asked
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.sampling.test_predict import small_tasks
@@ -124,8 +124,13 @@ def test_more_predictions_other_shards_and_fewer_tasks_are_welcome(predictions, 
     hold(predictions, tasks[chosen][::-1], **changes)
 
 
-def test_a_damaged_file_is_one_sentence(predictions, tasks):
-    (predictions.folder / FILE_NAME).write_text("{")
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"tasks": 3, "settings": {}}', '{"tasks": {}, "settings": 1}']
+)
+def test_a_damaged_file_is_one_sentence(predictions, tasks, content):
+    (predictions.folder / FILE_NAME).write_text(content)
+    with pytest.raises(ArcnbError, match=f"{FILE_NAME} is damaged"):
+        tasks_asked(predictions)
     with pytest.raises(ArcnbError, match=f"{FILE_NAME} is damaged"):
         hold(predictions, tasks)
 
