@@ -98,7 +98,7 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
         part = table_frame(one, task_ids)
         part = part.sort_values(["task_id", "stage", "round", "index"], kind="stable")
         if first:
-            part = part[part["turn"] == 0]
+            part = part[part["stage"] == 0]  # a first turn that stands in for a refinement is none
             part = part[part.groupby("task_id").cumcount() < first]
         if part.empty:
             raise ArcnbError(f"compare: prediction set {path} of {name} holds no predictions of these tasks")

@@ -290,6 +290,8 @@ def test_rows_of_an_arm_stand_in_the_order_in_which_its_budget_was_spent(run, ta
     rows = read_arms(f"a = {folder}; b = {folder}", ["t0"])["a"][0].sort_values("place")
     assert rows["turn"].tolist() == [0] * 6 + [1] * 3 + [0] * 3, "turn 2 had nothing to refine"
     assert rows["stage"].tolist() == [0] * 6 + [1] * 3 + [2] * 3
+    cut = read_arms(f"a = {folder}[:8]; b = {folder}", ["t0"])["a"][0]
+    assert cut["stage"].tolist() == [0] * 6, "what took the place of a refinement is no first turn"
 
 
 def test_a_program_that_fails_on_test_inputs_alone_is_not_refined(run, tasks):
