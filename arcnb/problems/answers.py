@@ -7,7 +7,7 @@ program that is run comes from the lenient reading; the strict one only says whe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.languages.language import Language
@@ -45,7 +45,7 @@ def check_format(name: str) -> None:
 def read_answer(
     text: str, problem: Problem, language: Language, answer_format: str = "plain", truncated: bool = False
 ) -> Reading:
-    """Read an answer, the prompt's prefix included.
+    """Read an answer, the prompt's prefix included; its program stands behind the problem's preamble.
 
     Of several blocks the last that can be the program counts, which is lenient; strict takes exactly one
     block (plain), or the two tags, each once and in order, with at most one block in the answer (reasoning).
@@ -65,6 +65,8 @@ def read_answer(
     else:
         found = language.extract(text, problem, truncated)
         strict = _is_whole(found) and found.how == "fenced" and len(FENCE.findall(text)) == 2
+    if found.program is not None:
+        found = replace(found, program=problem.behind_preamble(found.program))
     return Reading(found, strict)
 
 

@@ -455,6 +455,21 @@ def test_predictions_get_shares_of_tests(languages):
     assert everything[0].fingerprint != everything[1].fingerprint
 
 
+def test_a_script_stands_behind_the_preamble_of_its_problem(languages):
+    script = problem(
+        problem_id="root",
+        entry_point="",
+        preamble="import math",
+        tests=[{"input": "4", "expected": "2"}],
+        solution="print(math.isqrt(int(input())))",
+    )
+    assert check_solutions([script], languages) == 1
+    answer = Prediction("root", "x", 0, 0, completion=f"```python\n{script.solution}\n```")
+    (judged,) = ProblemJudge(languages).judge([answer], {"root": script})
+    assert judged.train_is_correct == 1
+    assert judged.program == f"import math\n{script.solution}"
+
+
 # ---------------------------------------------------------------- files
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from arcnb.errors import ArcnbError
+from arcnb.problems.answers import read_answer
 from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.q.install import find_q, refuse_silent
 from arcnb.problems.languages.q.language import QLanguage
@@ -44,6 +45,13 @@ def ask(language, program, problem=None):
     problem = problem or q_problem()
     ((first, second),) = language.run([Trial(program, problem, problem.tests)])
     return first, second
+
+
+def test_a_program_stands_behind_the_preamble_of_its_problem(q):
+    problem = q_problem(preamble="two:2")
+    for answer_format in ("plain", "reasoning"):
+        found = read_answer("```q\ndouble:{two*x}\n```", problem, q, answer_format).found
+        assert found.program == "two:2\ndouble:{two*x}"
 
 
 @pytest.mark.parametrize("case", TRANSCRIPTS, ids=[case["name"] for case in TRANSCRIPTS])

@@ -12,7 +12,6 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -99,10 +98,7 @@ class PythonLanguage:
         """
         if not problem.entry_point:
             return last_block(text, truncated, _is_program, _PYTHON)
-        found = extract_program(text, problem.entry_point, truncated)
-        return (
-            found if found.program is None else replace(found, program=problem.behind_preamble(found.program))
-        )
+        return extract_program(text, problem.entry_point, truncated)
 
     def run(self, trials: Iterable[Trial]) -> Iterator[list[TestResult]]:
         """One job a test: a loop that does not end on one input costs that test alone."""
