@@ -52,4 +52,5 @@ def problem_format(template: str = "plain", shown_tests: int = 0) -> ProblemForm
 
 def _example(test: TestCase, problem: Problem) -> str:
     """A test as people write it: what is called and what comes out."""
-    return f"{test.call} -> {test.expected if problem.language == 'q' else repr(test.expected)}"
+    expected = test.compare == "true" if test.compare in ("true", "false") else test.expected
+    return f"{test.call} -> {expected if problem.language == 'q' else repr(expected)}"

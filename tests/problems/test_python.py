@@ -741,3 +741,9 @@ def test_prompts_show_no_expected_value_unless_asked():
     shown = problem_format("reasoning", 1).prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
     assert "add(1, 2) -> 424242" in str(shown.messages)
     assert shown.prefix == "<reasoning>\n"
+
+
+def test_examples_of_bare_and_negated_calls_show_a_truth_value():
+    asked = problem(entry_point="even", tests="assert even(2)\nassert not even(3)\nassert even(0) == None")
+    said = problem_format("plain", 3).prompt(asked).messages[-1]["content"]
+    assert "even(2) -> True\neven(3) -> False\neven(0) -> None\n" in said
