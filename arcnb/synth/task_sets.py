@@ -59,8 +59,8 @@ def build_task_set(
     if not n_tasks:
         refuse(recipe_problems(recipe))
     parts = [(source, n, never_ends(source)) for source, n in parsed_recipe(recipe)]
-    stems = {source: stem for source, n, _ in parts if n != 0 and (stem := barc_stem(source)) is not None}
-    refuse(_repeated([source for source, n, _ in parts if n != 0], stems))
+    refuse(_repeated(recipe))
+    stems = _stems(recipe)
     taken: dict[str, str] = {}
     started = time.monotonic()
     tasks: list[Task] = []
@@ -89,8 +89,15 @@ def build_task_set(
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
 
 
-def _repeated(sources: list[str], stems: dict[str, str]) -> list[str]:
-    """Where these sources of one recipe would give the same task ids, a sentence each."""
+def _stems(recipe: str) -> dict[str, str]:
+    """{BARC-style source of a recipe: its file's name}."""
+    sources = (source for source, n in parsed_recipe(recipe) if n != 0)
+    return {source: stem for source in sources if (stem := barc_stem(source)) is not None}
+
+
+def _repeated(recipe: str) -> list[str]:
+    """Where the sources of a recipe would give the same task ids, a sentence each."""
+    sources, stems = [source for source, n in parsed_recipe(recipe) if n != 0], _stems(recipe)
     found = [
         f"{source} stands {n} times in the recipe and would give the same tasks again; name it once"
         for source, n in Counter(sources).items()
@@ -140,6 +147,7 @@ def recipe_problems(*recipes: str) -> list[str]:
                     found.append(
                         f"source {source} never ends: say how many tasks, for instance {source}*1000"
                     )
+            found += _repeated(recipe)
         except ArcnbError as error:
             found.append(str(error))
     return found

@@ -100,6 +100,12 @@ def test_a_set_of_reserved_tasks_alone_is_refused():
         len(TaskStream("arc-agi-1/evaluation"))
 
 
+def test_a_source_that_stands_twice_is_refused_before_a_task_is_made():
+    with pytest.raises(ArcnbError, match="dsl/geometry stands 2 times in the recipe"):
+        len(TaskStream("dsl/geometry*4 + rearc*3 + dsl/geometry*2"))
+    assert len(TaskStream("dsl/geometry*4 + dsl/geometry*0")) == 4
+
+
 def test_a_part_of_no_tasks_is_passed_over():
     assert [
         task.source for task, _ in taken(TaskStream("rearc*0 + arc-agi-1/training*5", SETTINGS), 3) if task
