@@ -36,11 +36,12 @@ class TaskStream:
 
     recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
     many tasks once and goes round them. train_on_held_out: else None stands in the place of a reserved task.
+    Streams of the same items have the same text: it does not say how many processes make them.
     """
 
     recipe: str
     settings: SourceSettings = field(default_factory=SourceSettings)
-    workers: int = 1
+    workers: int = field(default=1, repr=False)
     fresh: bool = True
     train_on_held_out: bool = False
 

@@ -17,7 +17,7 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -73,7 +73,7 @@ class SourceSettings:
     seed: int = 0
     diff_ub: float = 1.0
     max_cells: int = DEFAULT_MAX_CELLS
-    workers: int = 1
+    workers: int = field(default=1, repr=False)
     block_size: int = BLOCK
 
     def __post_init__(self):

@@ -22,6 +22,8 @@ from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, read_rows, row_stream
 from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
+from arcnb.synth.endless import TaskStream
+from arcnb.synth.sources import SourceSettings
 from tests.lab.watching import wait_for
 from tests.models.sft.rounds import Rounds, hold_a_stream
 from tests.rl.stop_at import StopAt
@@ -119,6 +121,17 @@ def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, stream,
     assert rows[:32] == before
     blocks = sorted(earlier.glob("0*.parquet"))
     assert [path.stat().st_mtime_ns for path in blocks][:2] == written, "they are taken over"
+
+
+def test_rows_of_an_earlier_try_are_taken_over_by_another_number_of_processes(small_model, tmp_path):
+    builder = RowBuilder(small_model, prompt_format(), seed=0)
+    plan = RowPlan(8, max_length=1000, block_rows=8)
+    written = []
+    for n in (1, 2):
+        tasks = TaskStream("ladder/lines*3", SourceSettings(workers=n), workers=n)
+        with row_stream(tasks, builder, tmp_path, replace(plan, workers=n)):
+            written.append((tmp_path / "00000.parquet").stat().st_mtime_ns)
+    assert written[0] == written[1]
 
 
 def test_rows_of_an_earlier_try_are_not_taken_for_those_of_other_settings(tasks, stream, earlier):
