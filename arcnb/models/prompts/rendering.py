@@ -84,8 +84,10 @@ def render_blocks(template: str | Path, variables: dict) -> dict[str, str]:
     context = loaded.new_context(variables)
     try:
         blocks = {name: "".join(block(context)) for name, block in loaded.blocks.items()}
-    except (jinja2.TemplateError, TypeError) as error:
+    except jinja2.TemplateError as error:
         raise ArcnbError(f"template {template}: {error}") from error
+    except Exception as error:  # of what the template computes: it divides, formats, calls itself
+        raise ArcnbError(f"template {template}: {type(error).__name__}: {error}") from error
     return {name: text if name == "prefix" else text.strip() for name, text in blocks.items()}
 
 

@@ -103,6 +103,9 @@ def test_system_and_prefix_are_optional(task, tmp_path):
         ("{% block user %}{{ nobody }}{% endblock %}", "'nobody' is undefined"),
         ("just text", "has no block user"),
         ("{% block user %}{{ ().__class__.__bases__ }}{% endblock %}", "template"),
+        ("{% block user %}{{ 1 // 0 }}{% endblock %}", "ZeroDivisionError: "),
+        ("{% block user %}{{ '{:d}'.format('x') }}{% endblock %}", "ValueError: "),
+        ("{% block user %}{{ self.user() }}{% endblock %}", "RecursionError: "),
     ],
 )
 def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sentence):
