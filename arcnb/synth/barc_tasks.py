@@ -139,13 +139,22 @@ def transform_of_source(source: str) -> str | None:
         tree = parse_shallow(source)
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if "main" in functions:
-            functions["main"].name = "transform"
+            _rename(tree, "transform", "_transform")  # a helper of that name
+            _rename(tree, "main", "transform")
         elif "transform" not in functions:
             return None
         tree.body = [node for node in tree.body if not _is_for_generation(node)]
         return ast.unparse(tree) + "\n"
     except ProgramSyntaxError:
         return None
+
+
+def _rename(tree: ast.Module, old: str, new: str) -> None:
+    """Give another name to functions, variables and arguments of this name, wherever they are used."""
+    for node in ast.walk(tree):
+        for kind, field in ((ast.FunctionDef, "name"), (ast.Name, "id"), (ast.arg | ast.keyword, "arg")):
+            if isinstance(node, kind) and getattr(node, field) == old:
+                setattr(node, field, new)
 
 
 def _is_for_generation(node: ast.stmt) -> bool:

@@ -155,6 +155,20 @@ def test_programs_that_do_not_parse_are_dropped_and_counted(tmp_path):
     assert ("accepted, program dropped", 2) in report.rows()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def main(grid):\n    return grid if grid.all() else up(grid)\ndef up(x):\n    return main(x + 1)",
+        "def transform(x):\n    return x + 2\ndef main(grid):\n    return transform(grid)",
+    ],
+    ids=["main is called by a helper", "a helper is called transform"],
+)
+def test_a_script_calls_what_it_called_before(source):
+    space: dict = {}
+    exec(transform_of_source(source), space)
+    assert space["transform"](np.array([[-1, 0]])).tolist() == [[1, 2]]
+
+
 def test_scripts_that_do_not_parse_have_no_program():
     assert transform_of_source("def main(:") is None
     assert transform_of_source("x = 1") is None
