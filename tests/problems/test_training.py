@@ -29,7 +29,7 @@ from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.dry_run import memory_and_commands
 from arcnb.problems.training.examples import examples
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
-from arcnb.problems.training.sample_evaluation import evaluate, evaluate_model
+from arcnb.problems.training.sample_evaluation import Evaluation, evaluate, evaluate_model
 from arcnb.problems.training.solutions import checked
 from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.launch import run_grpo
@@ -470,3 +470,15 @@ def test_examples_say_what_is_right_and_show_the_program_that_ran(tmp_path):
     assert "<b>Wrong, c: NameError</b>" in page
     assert 'anywhere">x = 1</pre>' in page
     assert page.count("so ```x = 1``` and on") == 2, "where there is no program, what it wrote"
+
+
+def test_examples_and_counts_are_of_the_problems_asked_after_the_last_step(tmp_path):
+    folder = PredictionSet(tmp_path / "p")
+    shares = {f"{part}_{name}": 0 for part in ("train", "test") for name in ("correct_grids", "is_correct")}
+    for name, step in (("add", 4), ("add", 8), ("other", 8)):
+        folder.write_part(
+            [Prediction(name, "v", step, 0, completion=f"{name} at {step}", status="ok", **shares)], step
+        )
+    asked = [Problem.from_row(ADD)]
+    assert [answer.completion for _, answer in examples(folder, asked)] == ["add at 8"]
+    assert Evaluation(asked, folder, {}, 8).as_dict()["n_predictions"] == 1

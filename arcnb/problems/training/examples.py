@@ -30,11 +30,14 @@ class Examples(list):
 
 
 def examples(predictions: PredictionSet, problems: Sequence[Problem], n: int = 4) -> Examples:
-    """Answers worth reading: of right and of wrong ones the first, each of another problem."""
+    """Answers to these problems after the last step that are worth reading: of right and of wrong ones the
+    first, each of another problem."""
     by_id = {problem.problem_id: problem for problem in problems}
+    answers = list(predictions.iter_predictions(by_id))  # a resumed run may have evaluated others before
+    last = max((answer.round for answer in answers), default=0)
     right, wrong, seen = [], [], set()
-    for prediction in predictions.iter_predictions():
-        if prediction.task_id not in seen:
+    for prediction in answers:
+        if prediction.round == last and prediction.task_id not in seen:
             solved = prediction.train_is_correct and prediction.test_is_correct
             chosen = right if solved else wrong
             if len(chosen) < n // 2:

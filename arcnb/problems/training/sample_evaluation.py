@@ -87,7 +87,8 @@ class Evaluation:
 
     def as_dict(self) -> dict:
         """Plain values, as they stand in evaluation.json."""
-        judged = [one for one in self.predictions.iter_predictions() if one.round == self.step]
+        ids = [problem.problem_id for problem in self.problems]
+        judged = [one for one in self.predictions.iter_predictions(ids) if one.round == self.step]
         statuses = [prediction.status for prediction in judged]
         return {
             "step": self.step,
