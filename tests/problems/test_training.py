@@ -168,6 +168,15 @@ def test_a_problem_in_both_sets_is_refused(languages):
         checked(ProblemPlan.of({"workers": 1}), some, load_problems("simple*3"))
 
 
+def test_a_problem_in_both_sets_is_refused_under_another_name_and_with_other_tests():
+    more = Problem.from_row(ADD | {"problem_id": "plus", "tests": [{"input": [7, 2], "expected": 9}]})
+    asked = ProblemPlan.of({"workers": 1, "check_solutions": False})
+    with pytest.raises(ArcnbError, match="problem plus is in both"):
+        checked(asked, ProblemSet([Problem.from_row(ADD)]), ProblemSet([more]))
+    other = Problem.from_row(ADD | {"description": "Add two other numbers."})
+    assert "not run" in checked(asked, ProblemSet([Problem.from_row(ADD)]), ProblemSet([other]))
+
+
 # ---------------------------------------------------------------- a run
 
 

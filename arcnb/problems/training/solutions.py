@@ -17,9 +17,9 @@ from arcnb.programs.executor.executor import Executor
 def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
     """Run all reference solutions, where the plan wants that; one sentence. ArcnbError names a problem that
     stands in both sets, one of the eval split to train on, and the first problem whose solution fails."""
-    shared = {problem.fingerprint for problem in training} & {problem.fingerprint for problem in evaluation}
+    trained = set(map(_question, training))
     for problem in evaluation:
-        if problem.fingerprint in shared:
+        if _question(problem) in trained:
             raise ArcnbError(f"problem {problem.problem_id} is in both the training and the evaluation set")
     kept = [] if plan.train_on_held_out else [one.problem_id for one in training if is_held_out(one)]
     if kept:
@@ -35,6 +35,11 @@ def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> 
         judges = "; ".join(languages[name].described for name in used)
     total = len(training) + len(evaluation)
     return f"{n} of {total} problems have a solution, and all pass. Judged by: {judges}"
+
+
+def _question(problem: Problem) -> tuple[str, str, str]:
+    """What makes two problems the same to who solves them, whatever their names and tests are."""
+    return problem.description.strip(), problem.language, problem.entry_point
 
 
 def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
