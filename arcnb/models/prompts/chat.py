@@ -39,9 +39,10 @@ def answer_ids(tokenizer, answer: str) -> list[int]:
     """Token ids of an answer that follows `prompt_ids`, with the end token: what a model is trained to write.
 
     `answer` begins after the prompt's prefix. Sampling sees the prompt's ids and then the model's, so for
-    training the two parts are tokenized apart as well.
+    training the two parts are tokenized apart as well. Special tokens spelled out in it are removed, as
+    `render` does: the end token would be learnt where a program only quotes it.
     """
-    return [*_encode(tokenizer, answer), tokenizer.eos_token_id]
+    return [*_encode(tokenizer, _without(_special_tokens(tokenizer), answer)), tokenizer.eos_token_id]
 
 
 def ids_after_answer(tokenizer, prompt: Prompt, answer_ids: Sequence[int]) -> list[int]:
@@ -151,9 +152,13 @@ def _plain(tokenizer, messages: Sequence[dict]) -> list[dict]:
     asked = next((i for i, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
     if asked == len(messages):
         return list(messages)
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    special = _special_tokens(tokenizer)
     after = ({**one, "content": _without(special, one["content"])} for one in messages[asked:])
     return [*messages[:asked], *after]
+
+
+def _special_tokens(tokenizer) -> list[str]:
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
 def _without(words: Sequence[str], text: str) -> str:

@@ -183,6 +183,13 @@ def test_prompt_and_answer_are_the_whole_conversation(tokenizer):
     assert tokenizer.decode(ids).endswith(PREFIX + "pass\n```" + tokenizer.eos_token)
 
 
+def test_a_taught_answer_that_quotes_the_end_token_ends_once(embedded_tokenizer):
+    end = embedded_tokenizer.eos_token
+    ids = answer_ids(embedded_tokenizer, f"stop = '{end}'  # <|im_<|im_end|>end|>\n```")
+    assert embedded_tokenizer.decode(ids) == f"stop = ''  # \n```{end}"
+    assert ids.count(embedded_tokenizer.eos_token_id) == 1
+
+
 def test_embedded_model_sees_the_chatml_of_its_own_template(embedded_tokenizer):
     text = embedded_tokenizer.decode(render(embedded_tokenizer, MESSAGES, PREFIX))
     assert text == (
