@@ -20,6 +20,7 @@ from arcnb.problems.languages.q.process import Interpreter, run_script
 from arcnb.problems.languages.q.text import answers, error_mark, quoted, same_value, status_of
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.sets.problem import Problem
+from arcnb.problems.training.solutions import check_solutions
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox.landlock import abi_version
 from tests.problems.problem_examples import scripted
@@ -250,6 +251,13 @@ def test_expected_values_that_are_no_q_are_refused(q):
         ArcnbError, match=r"problem double: its tests cannot be parsed: test 0 expects '\(2;'"
     ):
         ask(q, RIGHT, problem)
+
+
+def test_expected_values_that_are_no_q_are_refused_before_a_run_also_without_a_solution(executor, q):
+    bad = q_problem(problem_id="bad", tests=[{"input": "1", "expected": "(2;"}])
+    with pytest.raises(ArcnbError, match=r"problem bad: .* test 0 expects '\(2;', which is no value of q"):
+        check_solutions([q_problem(), bad], Languages(executor, q=q))
+    assert check_solutions([q_problem()], Languages(executor, q=q)) == 0
 
 
 def test_assertion_lines_of_q():

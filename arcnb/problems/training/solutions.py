@@ -44,7 +44,10 @@ def _question(problem: Problem) -> tuple[str, str, str]:
 
 def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
     """Run every reference solution on all tests; how many there were. ArcnbError names the first problem
-    whose solution fails, and the test."""
+    whose solution fails, and the test, or whose expected values its language cannot read."""
+    problems = list(problems)
+    unsolved = [Trial(None, problem, ()) for problem in problems if problem.solution is None]
+    languages.run(unsolved)  # nothing, but that q reads what the tests expect
     solved = [problem for problem in problems if problem.solution is not None]
     trials = [Trial(one.behind_preamble(one.solution), one, one.tests) for one in solved]
     for problem, results in zip(solved, languages.run(trials), strict=True):
