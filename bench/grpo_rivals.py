@@ -15,7 +15,6 @@ second (1 on a CPU), and bytes read at 4.8 TB a second; what `lean` leaves out i
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import grpo_speed
+import model_shapes
 import shared_prefix
 
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
@@ -85,9 +85,7 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
 
 def floor(job: dict, on_gpu: bool) -> dict[str, float]:
     """Seconds that a step of ours cannot fall below: operations counted, cache and weights read."""
-    from model_shapes import model_config
-
-    config, prompt = model_config(job["shape"]), job["prompt_tokens"][1]
+    config, prompt = model_shapes.model_config(job["shape"]), job["prompt_tokens"][1]
     group, tokens = job["group"], job["max_completion_length"]
     learner = job.get("learner", {})
     rate = 7e14 if on_gpu else 1e12
@@ -148,12 +146,11 @@ def main() -> None:
     args = parser.parse_args()
     began, toy = time.monotonic(), args.size == "toy"
     results = json.loads(args.json.read_text()) if args.json and args.json.is_file() else []
-    make = [sys.executable, grpo_speed.__file__, "--model", "tiny" if toy else "8b", str(args.models)]
-    made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it
+    model = grpo_speed.made("tiny" if toy else "8b", args.models)
     options = {"share": args.share}
     if args.micro_tokens:
         options["micro_tokens"] = args.micro_tokens
-    for job, warm, limit in jobs(args.size, args.ways, made.stdout.strip().splitlines()[-1], **options):
+    for job, warm, limit in jobs(args.size, args.ways, model, **options):
         left = args.seconds - (time.monotonic() - began)
         if left < 30:
             print(f"{job['way']}: no time left", flush=True)

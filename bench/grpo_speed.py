@@ -29,6 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import model_shapes
+
 WAYS = ("trl", "shared", "unsloth")
 UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
 OURS = ("shared", "lean", "once", "ahead")  # with shared prompts; the last three are of grpo_rivals.py
@@ -39,35 +41,11 @@ MORE = {
 }  # that the command line has no word for
 
 
-def shaped_model(shape: str, folder: Path) -> str:
-    """A random model of that shape, made once; its tokenizer is the embedded model's, filled up to its
-    vocabulary with words that no text contains, so that every sampled token can be decoded."""
-    if shape == "embedded":
-        return "default"
-    path = folder / shape
-    if (path / "config.json").is_file():
-        return str(path)
-    import torch
-    from model_shapes import model_config
-    from transformers import LlamaForCausalLM
-
-    from arcnb.models.registry import load_tokenizer, resolve_model
-
-    tokenizer = load_tokenizer(resolve_model("default"))
-    config = model_config(shape)
-    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    tokenizer.save_pretrained(path)
-    words = json.loads((path / "tokenizer.json").read_text())
-    for i in range(len(tokenizer), config.vocab_size):
-        words["model"]["vocab"][f"<filler {i}>"] = i
-    (path / "tokenizer.json").write_text(json.dumps(words))
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM(config)
-    torch.set_default_dtype(torch.float32)
-    model.save_pretrained(path)
-    return str(path)
+def made(shape: str, models: Path) -> str:
+    """The folder of a random model, made in a process of its own, with which its memory is freed."""
+    command = [sys.executable, model_shapes.__file__, shape, str(models / shape)]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return str(models / shape)
 
 
 def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
@@ -386,9 +364,7 @@ def main() -> None:
         print("bench/grpo_speed.py needs a GPU and was left out; --shape tiny is a look on a CPU.")
         return
     began, results = time.monotonic(), []
-    make = [sys.executable, __file__, "--model", args.shape, str(args.models)]
-    made = subprocess.run(make, capture_output=True, text=True, check=True)  # its memory is freed with it
-    model = made.stdout.strip().splitlines()[-1]
+    model = "default" if args.shape == "embedded" else made(args.shape, args.models)
     length = args.prompt_tokens[1] + args.max_completion_length
     for group in args.groups:
         for way in args.ways:
@@ -412,7 +388,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--model"]:
-        print(shaped_model(sys.argv[2], Path(sys.argv[3])))
-    else:
-        main()
+    main()
