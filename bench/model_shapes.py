@@ -3,9 +3,9 @@
     python bench/model_shapes.py 8b FOLDER                      # samples end at their limit
     python bench/model_shapes.py 7b FOLDER --ends-after 400     # or after about so many tokens
 
-A model that is there stays as it is. The tokenizer is the embedded model's, filled up to the shape's vocabulary
-with words that no text contains, so that every sampled token can be decoded. 32b needs 65 GB of memory, on a
-GPU where there is one.
+A model that is there stays as it is. The tokenizer is the embedded model's, filled up to the shape's
+vocabulary with words that no text contains, so that every sampled token can be decoded. 32b needs 65 GB of
+memory, on a GPU where there is one.
 """
 
 import argparse
