@@ -99,7 +99,8 @@ class SearchAndLearn:
             plan.engine.max_length or engine.context,
         )
         hold_to_conditions(self.predictions, self._conditions())
-        record_rule(self.predictions, plan.rounds.stop_after, plan.budget.n_predictions or sys.maxsize)
+        most = plan.budget.n_predictions or sys.maxsize
+        record_rule(self.predictions, plan.rounds.stop_after, most, distinct=True)
         mine = shard_of(self.made, plan.prompts(0, shard), engine)
         self.tasks = {task.task_id: task for task in mine}
         self.groups = plan.groups(mine)

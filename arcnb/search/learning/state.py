@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from arcnb.arc.predictions.normal_form import normal_form
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.search.learning.budgets import Budget, Spent
-from arcnb.synth.validation.reduction import normal_form
 
 
 class RoundRows(PredictionSet):

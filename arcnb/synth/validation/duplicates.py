@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from arcnb.arc.grids import Grid, as_grid, same_grids
+from arcnb.arc.predictions.normal_form import normal_form
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
 from arcnb.synth import inputs
-from arcnb.synth.validation.reduction import normal_form
 
 MAX_ALIKE = 4  # programs kept for each behaviour on the probes
 

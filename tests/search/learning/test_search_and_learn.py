@@ -276,6 +276,14 @@ def test_a_task_ends_after_so_many_distinct_programs_that_solve_its_train_pairs(
     assert bool(early_stops({"s": made})) is (rounds < 3), "pass@k of such a set is too high, so it is said"
 
 
+def test_a_task_that_a_budget_ends_with_copies_of_one_solution_did_not_end_early(tmp_path, search):
+    plan = asked(stop_after=2, n_predictions=0, budget_tokens=1, augment="none")
+    search(plan, lambda key, index, ids: SOLVING, small_tasks(1)).run()
+    made = PredictionSet(tmp_path / "s" / "predictions")
+    assert made.read(["train_is_correct"])["train_is_correct"].sum() == 4
+    assert early_stops({"s": made}) == {}
+
+
 @pytest.mark.parametrize(
     ("budget", "rounds"),
     [

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from arcnb.arc.predictions.normal_form import normal_form
 from arcnb.arc.tasks.task import Pair, Task
 from arcnb.programs.executor.executor import Executor, Job, Limits
 from arcnb.synth.rules import rule_task
 from arcnb.synth.sources import GENERATORS
-from arcnb.synth.validation.reduction import normal_form, removals
+from arcnb.synth.validation.reduction import removals
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.synth.validation.validation import approximate_tokens, validated
 

@@ -1,0 +1,19 @@
+"""The form in which two programs count as the same."""
+
+import ast
+from functools import lru_cache
+
+
+@lru_cache(maxsize=2048)  # a task's program is asked for when it comes and when it is accepted
+def normal_form(program: str) -> str:
+    """The program without comments, docstrings and layout: equal for programs that differ in these alone."""
+    tree = ast.parse(program)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+            is_text = [
+                isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in node.body
+            ]
+            node.body = [line for line, text in zip(node.body, is_text, strict=True) if not text] or [
+                ast.Pass()
+            ]
+    return ast.unparse(tree)
