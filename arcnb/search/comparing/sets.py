@@ -34,8 +34,8 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
     A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
-    Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for a
-    folder that does not exist, or names that do not fit.
+    Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for what
+    is no folder, or names that do not fit.
     """
     paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
     given = listed(names)
@@ -45,6 +45,8 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
         raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}
     for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
+        if path.is_file():
+            raise ArcnbError(f"prediction set {path} is a file; name the folder that it is in")
         if not path.is_dir():
             comma = "; a path with a comma stands in double quotes" if "," in folders else ""
             raise ArcnbError(f"prediction set {path} does not exist{comma}")

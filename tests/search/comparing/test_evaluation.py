@@ -87,6 +87,11 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
         ("", "", "no prediction set is named: predictions takes"),
         ("a/predictions", "x,y", "1 prediction sets but 2 names"),
         ("missing", "", "missing does not exist"),
+        (
+            "a/predictions/round00000-shard00-of-01-part00000.parquet",
+            "",
+            "parquet is a file; name the folder that it is in",
+        ),
         ("a/predictions,a/predictions", "", "two prediction sets are called 'a'"),
     ],
 )
