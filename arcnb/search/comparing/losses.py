@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
+from arcnb.search.comparing.sets import pooled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +135,7 @@ def losses(
 
     if rule not in RULES:
         raise ArcnbError(f"no rule {rule!r}; there are {', '.join(RULES)}")
-    ways = {name: (name,) for name in sets} | {" + ".join(two): two for two in combinations(sets, 2)}
+    ways = pooled(sets)
     found = [
         row
         for task, candidates in _by_task(sets, tasks)

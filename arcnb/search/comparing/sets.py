@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,20 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
         if name in sets:
             raise ArcnbError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)
+    pooled(sets)
     return sets
+
+
+def pooled(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """{name: sets it is of}: the sets, and every two of them as "a + b". ArcnbError where two are called
+    alike."""
+    alone = {name: (name,) for name in names}
+    ways = dict(alone)
+    for two in combinations(alone, 2):
+        if (name := " + ".join(two)) in ways:
+            raise ArcnbError(f"two prediction sets pooled are called {name!r}, and so is another; give names")
+        ways[name] = two
+    return ways
 
 
 def _sets_in(folder: Path) -> list[Path]:

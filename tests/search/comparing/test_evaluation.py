@@ -93,6 +93,11 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
             "parquet is a file; name the folder that it is in",
         ),
         ("a/predictions,a/predictions", "", "two prediction sets are called 'a'"),
+        (
+            "a/predictions,b/predictions,a",
+            "a,b,a + b",
+            r"two prediction sets pooled are called 'a \+ b', and so is another; give names",
+        ),
     ],
 )
 def test_wrong_sets_are_refused(tmp_path, sets, monkeypatch, folders, names, sentence):
