@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.plans import branch, option
 from arcnb.search.sampling.rounds import RoundPlan
-from arcnb.values import COUNT, SHARE, SOME_SHARE, KeysOf
+from arcnb.values import COUNT, SHARE, SOME_SHARE, KeysOf, misfit
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from arcnb.arc.predictions.prediction_set import PredictionSet
+
+# What a set's conditions say of its plan.
+_RECORDED = {
+    "turns": "int", "n_predictions": "int", "per_prompt": "int",
+    "first_share~": "float", "last_share~": "float",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def _recorded_plan(predictions: PredictionSet) -> TurnPlan | None:
         recorded = begun_with(predictions)["settings"]
     except (FileNotFoundError, ArcnbError):  # a set can be looked at though nobody knows how it was made
         return None
-    if "turns" not in recorded:
+    if misfit(recorded, _RECORDED):
         return None
     rounds = RoundPlan(recorded["n_predictions"], recorded["per_prompt"])
     shares = {name: recorded[name] for name in ("first_share", "last_share") if name in recorded}

@@ -1,5 +1,6 @@
 """Inference with turns: the budget divided, parents named, the same rows after a kill and in any shards."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -292,6 +293,17 @@ def test_rows_of_an_arm_stand_in_the_order_in_which_its_budget_was_spent(run, ta
     assert rows["stage"].tolist() == [0] * 6 + [1] * 3 + [2] * 3
     cut = read_arms(f"a = {folder}[:8]; b = {folder}", ["t0"])["a"][0]
     assert cut["stage"].tolist() == [0] * 6, "what took the place of a refinement is no first turn"
+
+
+@pytest.mark.parametrize("changed", [{"n_predictions": None}, {"turns": "many"}])
+def test_a_set_whose_plan_is_not_wholly_on_record_has_none(run, tasks, changed):
+    predictions, _, _ = run("p", some=tasks.subset(["t0"]))
+    path = predictions.folder / "_conditions.json"
+    begun = json.loads(path.read_text())
+    settings = {name: value for name, value in (begun["settings"] | changed).items() if value is not None}
+    path.write_text(json.dumps(begun | {"settings": settings}))
+    frame = read_sets({"p": predictions})["p"]
+    assert frame["stage"].tolist() == frame["turn"].tolist()
 
 
 def test_a_program_that_fails_on_test_inputs_alone_is_not_refined(run, tasks):
