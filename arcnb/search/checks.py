@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,8 @@ def _task_problems(plan: SearchPlan, tasks: TaskSet) -> list[str]:
         found.append(
             f'n_tasks is {plan.n_tasks} and task_ids is "{plan.task_ids}"; give task_ids "" to take n_tasks'
         )
+    if twice := [id_ for id_, n in Counter(plan.ids).items() if n > 1]:
+        found.append(f"task_ids names task {twice[0]!r} twice")
     if unknown := [id_ for id_ in plan.ids if id_ not in tasks.ids]:
         found.append(
             f'{tasks.name} has no task {unknown[0]!r}; give task_ids "" to take n_tasks of its tasks'
