@@ -16,12 +16,14 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import points
 from arcnb.arc.scores.pass_rates import paired_difference
-from arcnb.arc.scores.submission import PADDING, SubmissionScore, score_submission
+from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
-from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.machine.reading import naming, read_object
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares
+from arcnb.search.comparing.sets import set_submission
+from arcnb.search.learning.job import arm_predictions, task_file
 from arcnb.search.learning.journal import StepJournal
 from arcnb.search.learning.plan import SearchPlan
 
@@ -143,7 +145,10 @@ def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column
 
 
 def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
-    """What learning added to search alone, of `paired_curve`, and what the submission file holds."""
+    """What learning added to search alone, of `paired_curve`, and what the submission file holds.
+
+    plan: settled, as the search was run.
+    """
     said = []
     if pairs is not None and len(pairs):
         last = pairs.iloc[-1]
@@ -152,10 +157,13 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
         said.append(f"Learning added {found} points (95% interval {low} to {high}) to search alone{shown}.")
     if plan.submission:
         entries = read_object(plan.submission_file).values()
-        outputs = [grid for tests in entries for test in tests for grid in test.values()]
-        padded = sum(grid == PADDING for grid in outputs)
+        # The file does not tell padding from an answer that is [[0]].
+        last, tasks = arm_predictions(plan, plan.searches[-1]), load_tasks(task_file(plan))
+        padded = sum(set_submission(last, tasks, plan.submission_rule).padded.values())
         name, n_outputs = Path(plan.submission_file).name, sum(map(len, entries))
-        said.append(f"{name}: {len(entries)} tasks, {n_outputs} test outputs, {padded} attempts of [[0]].")
+        said.append(
+            f"{name}: {len(entries)} tasks, {n_outputs} test outputs, {padded} attempts padded with [[0]]."
+        )
     return " ".join(said)
 
 

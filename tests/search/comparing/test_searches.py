@@ -1,16 +1,21 @@
 """Two searches side by side."""
 
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.lab.plots import score_evolution, solved_against_completions
 from arcnb.search.comparing import searches as comparison
 from arcnb.search.comparing.sets import read_sets
+from arcnb.search.learning.job import arm_predictions, task_file
 from arcnb.search.learning.plan import SearchPlan
+from arcnb.search.learning.submission_file import SubmissionFile
+from tests.search.comparing.test_evaluation import judged
+from tests.search.learning_engine import small_tasks
 
 ASKED = {"n_predictions": 6, "first_round": 2, "per_round": 2, "per_prompt": 1}
 PLAN = SearchPlan.of(ASKED)
@@ -73,11 +78,18 @@ def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(se
     assert said.startswith("Learning added +33 points (95% interval ")
     assert said.endswith("to search alone: no difference is shown.")
     assert comparison.verdict(None, PLAN) == ""
-    entry = {"attempt_1": [[3]], "attempt_2": [[0]]}
-    (tmp_path / "submission.json").write_text(json.dumps({"a": [entry, entry], "b": [entry]}))
-    asked = ASKED | {"submission": True, "submission_file": str(tmp_path / "submission.json")}
-    told = "submission.json: 2 tasks, 3 test outputs, 3 attempts of [[0]]."
-    assert comparison.verdict(None, SearchPlan.of(asked)) == told
+
+
+def test_padding_of_the_submission_file_is_told_from_answers_of_one_black_cell(tmp_path):
+    tasks, zero = small_tasks(2), np.zeros((1, 1), np.uint8)
+    plan = SearchPlan.of(ASKED | {"submission": True}).settled(tmp_path)
+    write_tasks(tasks, task_file(plan))
+    black = judged(tasks[0], 0, [*(pair.output for pair in tasks[0].train), *[zero] * len(tasks[0].test)])
+    last = arm_predictions(plan, "learn")
+    last.write_part([black], 0)
+    SubmissionFile(Path(plan.submission_file), tasks, last).refresh(tasks.ids)
+    told = "submission.json: 2 tasks, 2 test outputs, 3 attempts padded with [[0]]."
+    assert comparison.verdict(None, plan) == told
 
 
 def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
