@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
 from arcnb.problems.plan import ProblemPlan
 from arcnb.rl.launch import decided, run_grpo
@@ -103,3 +104,21 @@ def test_steps_come_from_epochs_where_they_are_not_given():
     assert epochs.number_of_steps(10) == 10
     assert epochs.changed({"num_train_epochs": 2.5, "prompts_per_step": 4}).number_of_steps(10) == 7
     assert epochs.changed({"max_steps": 3, "prompts_per_step": 4}).number_of_steps(10) == 3
+
+
+def test_every_iteration_over_a_rounds_samples_is_steps_of_its_own(train, tmp_path, tasks):
+    rounds = GrpoPlan.of(
+        {
+            "max_steps": -1,
+            "num_iterations": 3,
+            "prompts_per_step": 2,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 4,
+        }
+    )
+    assert (rounds.prompts_a_round, rounds.steps_a_round) == (4, 6)
+    assert rounds.number_of_steps(8) == 12
+    report = train(tmp_path, max_steps=-1, num_iterations=2)
+    rollouts = PredictionSet(tmp_path / "rollouts").read(["task_id", "round"])
+    assert (report.steps, set(rollouts["round"])) == (6, {0, 2, 4})
+    assert set(rollouts["task_id"]) == set(tasks.ids), "one pass shows every task"

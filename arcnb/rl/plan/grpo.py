@@ -294,17 +294,25 @@ class GrpoPlan(Plan):
         return self.trl["num_generations"] * self.prompts_per_step // parts
 
     @property
-    def steps_a_round(self) -> int:
-        """Optimizer steps that one round of sampling serves: TRL's steps_per_generation counts their
-        parts."""
+    def prompts_a_round(self) -> int:
+        """Prompts, each with its group, of one round of sampling: those of several optimizer steps, whose
+        parts TRL's steps_per_generation counts."""
         parts = self.trl["steps_per_generation"]
-        return parts // self.trl["gradient_accumulation_steps"] if parts else 1
+        steps = parts // self.trl["gradient_accumulation_steps"] if parts else 1
+        return steps * self.prompts_per_step
+
+    @property
+    def steps_a_round(self) -> int:
+        """Optimizer steps that one round of sampling serves: each of its prompts num_iterations times."""
+        return self.prompts_a_round // self.prompts_per_step * self.trl["num_iterations"]
 
     def number_of_steps(self, n_tasks: int) -> int:
-        """Optimizer steps: `max_steps` where positive, else `num_train_epochs` passes over the tasks."""
+        """Optimizer steps: `max_steps` where positive, else `num_train_epochs` passes over the tasks, each
+        of which is trained num_iterations times a pass."""
         if self.trl["max_steps"] > 0:
             return self.trl["max_steps"]
-        return max(1, math.ceil(self.trl["num_train_epochs"] * n_tasks / self.prompts_per_step))
+        once = max(1, math.ceil(self.trl["num_train_epochs"] * n_tasks / self.prompts_per_step))
+        return once * self.trl["num_iterations"]
 
     def longest_prompt(self, context: int) -> int:
         """Tokens of the longest prompt that is shown, where the sequence has room for `context`."""

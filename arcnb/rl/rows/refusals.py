@@ -26,7 +26,7 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
     }
     yield from conflicts({"guide_programs": guide.programs}, reasons)
     reasons = {
-        "one prompt a round (prompts_per_step)": plan.prompts_per_step * plan.steps_a_round < 2,
+        "one prompt a round (prompts_per_step)": plan.prompts_a_round < 2,
         f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
         "vllm_mode='server', which draws as many for every prompt": plan.by_server,
         "trainer='unsloth'": plan.trainer == "unsloth",

@@ -106,14 +106,14 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
         **parts.names,
     )
     evaluation = _evaluation(parts)
-    at_once = plan.steps_a_round
-    rounds = -(-parts.settings["max_steps"] // at_once)  # a round that is not full would not be sampled
+    # A round that is not full would not be sampled.
+    rounds = -(-parts.settings["max_steps"] // plan.steps_a_round)
     open_trainer = partial(
         measuring(resuming_inside_rounds(crediting(base, plan, reward, parts.context))),
         model=policy,
         reward_funcs=reward,
         args=config,
-        train_dataset=rows.dataset(rounds * at_once * plan.prompts_per_step),
+        train_dataset=rows.dataset(rounds * plan.prompts_a_round),
         processing_class=rows.tokenizer,
         peft_config=peft_config,
         **({"rollout_func": rollout} if rollout else {}),

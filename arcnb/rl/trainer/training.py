@@ -67,8 +67,7 @@ def train_grpo(
     if plan.shared_prompt and plan.num_processes == 1:
         let_segments_grow()
     tokenizer = load_tokenizer(model)
-    lag = 2 * plan.prompts_per_step * plan.steps_a_round
-    history = SignalHistory(plan.signal.visits, plan.signal.weight, lag)
+    history = SignalHistory(plan.signal.visits, plan.signal.weight, lag=2 * plan.prompts_a_round)
     rows = _rows(plan, tasks, tokenizer, context, history)
     settings = plan.settings | {"max_steps": plan.number_of_steps(len(rows))}
     eval_tasks, dropped = _eval_tasks(plan, eval_tasks, tokenizer, context)
