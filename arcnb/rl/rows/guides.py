@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
@@ -19,6 +20,7 @@ from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.rl.rows.history import Group, SignalHistory
 from arcnb.synth.splits import is_held_out
+from arcnb.values import listed
 
 if TYPE_CHECKING:
     from arcnb.rl.plan.grpo import GrpoPlan
@@ -100,7 +102,9 @@ def guides_of(plan: GrpoPlan, tasks: Sequence[Task], longest: int) -> Guides | N
     if held := [task.task_id for task in tasks if is_held_out(task)]:
         raise ArcnbError(f"guide_programs shows solutions, and {held[0]} is reserved")
     found: dict[str, Guide] = {}
-    for source in (part.strip() for part in asked.programs.split(",")):
+    for source in listed(asked.programs):
+        if source != GOLD and not Path(source).is_dir():
+            raise ArcnbError(f"guide_programs: {source} is no folder of predictions, and not {GOLD}")
         for task_id, guide in _gold(tasks) if source == GOLD else _solved(PredictionSet(source), tasks):
             if len(guide.lines) > 1 and task_id not in found:
                 found[task_id] = guide

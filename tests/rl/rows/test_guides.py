@@ -118,6 +118,22 @@ def test_an_earlier_success_guides_in_the_view_in_which_it_is_right(tasks, quick
     assert 0 < len(free) - len(guided) < len(guided), "a quarter of its turns stay free"
 
 
+def test_guides_are_listed_as_other_folders_are_and_one_that_is_none_is_named(
+    quick, gold, tmp_path, monkeypatch
+):
+    folder = tmp_path / "a, b"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.parquet").touch()  # of the folder that one works in
+
+    def guided(programs):
+        return set(guides_of(quick(tmp_path, guide_programs=programs), gold, 100).by_task)
+
+    assert guided("gold,") == guided(f'"{folder}", gold') == set(gold.ids)
+    with pytest.raises(ArcnbError, match="guide_programs: mising is no folder of predictions, and not gold"):
+        guided("gold, mising")
+
+
 def test_held_out_and_evaluation_tasks_are_never_guided(quick, said, gold, tmp_path):
     held = load_tasks("arc-agi-1/evaluation")[:1]
     plan = quick(tmp_path, guide_programs="gold")
