@@ -176,19 +176,19 @@ class TrainingReport:
 
     def outcome(self) -> dict:
         """Plain values for the run's manifest: last step's numbers; pass@k of the last evaluation of eval
-        tasks; tokens of all rollouts."""
+        tasks; tokens of all rollouts, guided ones too."""
         table, held_out = self.table(), self.held_out_table()
         last = table.iloc[-1].to_dict() if len(table) else {}
         if len(held_out):
             rates = held_out.iloc[-1].rename(lambda name: name.removeprefix("held_out/"))
             last |= rates[rates.index.str.fullmatch(r"pass@\d+")].to_dict()
-        rollouts = PredictionSet(self.adapter.with_name("rollouts")).read(["n_tokens"])
+        written = [PredictionSet(self.adapter.with_name(name)) for name in ("rollouts", "guided")]
         return {
             "headline": self.sentences,
             "training": self.status,
             "steps": self.steps,
             "seconds": self.seconds,
-            "tokens": int(rollouts["n_tokens"].fillna(0).sum()),
+            "tokens": sum(int(one.read(["n_tokens"])["n_tokens"].fillna(0).sum()) for one in written),
             "left_out_as_too_long": self.too_long,
             "rollbacks": self.rollbacks,
             "best_held_out": self.best or {},

@@ -122,6 +122,12 @@ def test_sentences_say_where_held_out_samples_went_and_whether_that_is_more_than
     assert "Best of" not in sentences(best, last, best=-4), "it is of the run that this one goes on from"
 
 
+def test_tokens_of_an_outcome_are_those_of_all_completions(tmp_path):
+    for name, tokens in (("rollouts", 3), ("guided", 4)):
+        PredictionSet(tmp_path / name).write_part([Prediction("t", "", 0, 0, n_tokens=tokens)], 0)
+    assert TrainingReport(tmp_path / "adapter", 1, 1.0, []).outcome()["tokens"] == 7
+
+
 def test_only_settings_other_than_asked_are_shown(tmp_path):
     columns = {"setting": ["a", "b"], "asked": ["1", "x"], "effective": ["1", "y"], "reason": ["", "why"]}
     report = TrainingReport(tmp_path, 1, 1.0, [], config=pd.DataFrame(columns))
