@@ -195,7 +195,16 @@ def _rows_and_reward(
     rows = RememberingRows.of(parts.rows)
     longest = parts.settings["max_completion_length"]
     kind = partial(TreeRollout, tree=plan.tree) if plan.tree else MultiTurnRollout
-    rollout = kind(rows, parts.executor, plan.turns, parts.context, longest, plan.seed, **parts.names)
+    rollout = kind(
+        rows,
+        parts.executor,
+        plan.turns,
+        parts.context,
+        longest,
+        plan.seed,
+        rollbacks=lambda: parts.state.rollbacks,
+        **parts.names,
+    )
     reward = partial(
         TreeReward if plan.tree else EpisodeReward,
         turns=plan.turns,

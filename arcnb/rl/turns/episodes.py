@@ -12,7 +12,7 @@ fails on test inputs only ("silent"), about which nothing may be said.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -74,8 +74,8 @@ class MultiTurnRollout:
     """Callable as TRL's rollout_func.
 
     rows: RememberingRows, or any rows where only `play` is used. context: tokens that a whole conversation
-    may have. seed: transformers' samples derive from it, the step, the process and the turn; vLLM draws its
-    own.
+    may have. seed, rollbacks: transformers' samples derive from them, the step, the process and the turn, so
+    that a run that was rolled back draws others; vLLM draws its own.
     """
 
     rows: PromptRows
@@ -86,6 +86,7 @@ class MultiTurnRollout:
     seed: int = 0
     model: str = ""
     adapter: str | None = None
+    rollbacks: Callable[[], int] = lambda: 0
 
     def __post_init__(self):
         tasks = {task.task_id: task for task in self.rows.tasks}
@@ -98,7 +99,8 @@ class MultiTurnRollout:
             row = self.rows.made(text)
             episodes.append(Episode(row, self.rows.tokenizer(text=text)["input_ids"], row["prefix"]))
         step = trainer.state.global_step
-        self.play(trainer, episodes, step, derive_seed(self.seed, "episodes", step))
+        kind = ("episodes", *([back] if (back := self.rollbacks()) else []))
+        self.play(trainer, episodes, step, derive_seed(self.seed, *kind, step))
         sampled = getattr(trainer.args, "use_vllm", False)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],

@@ -27,6 +27,7 @@ from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
 from arcnb.rl.turns.episode_reward import EpisodeReward
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, episode_metrics
+from arcnb.rl.watching.guard import Alarm, CollapseMonitor
 from arcnb.search.refinement.rows import refinement_rows, write_conversations
 from tests.rl.stop_at import StopAt
 
@@ -115,6 +116,25 @@ def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, lette
     assert all("def transform" not in text for text in others)
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in own]
     assert report.history[0]["completions/mean_length"] == pytest.approx(sum(lengths) / 3)
+
+
+def test_a_run_that_was_rolled_back_draws_other_answers(train, tmp_path, scripted, tasks, monkeypatch):
+    seeds, answers, alarms = [], MultiTurnRollout.answers, [Alarm("kl", 1, 2.0, 1.0, "an alarm")]
+
+    def noted(self, trainer, prompts, seed):
+        if trainer.model.training:
+            seeds.append(seed)
+        return answers(self, trainer, prompts, seed)
+
+    def alarmed_once(self, step, row):
+        return [alarms.pop()] if alarms and "reward" in row else []
+
+    monkeypatch.setattr(MultiTurnRollout, "answers", noted)
+    monkeypatch.setattr(CollapseMonitor, "update", alarmed_once)
+    asked = {"turns": 2, "max_steps": 1, "eval_steps": 1, "guard_action": "rollback"}
+    report = train(tmp_path, **TURNS | asked, eval_tasks=tasks[:1])
+    assert (report.rollbacks, len(seeds)) == (1, 4)
+    assert len(set(seeds)) == 4, "two turns of the step before and after the rollback"
 
 
 def test_shared_prompts_train_episodes_alike(train, tmp_path, scripted):
