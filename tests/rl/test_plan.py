@@ -99,6 +99,13 @@ def test_completions_are_split_evenly_over_steps_and_processes(said):
     assert "gradient_accumulation_steps=4 x num_processes=8; one optimizer step trains the whole" in sentence
 
 
+def test_a_largest_ratio_below_1_is_refused(said):
+    """It would scale down the loss of samples that are on policy."""
+    (sentence,) = said(loss_type="cispo")
+    assert "epsilon_high=0.2 cuts every ratio to that, 1 as well" in sentence
+    assert not said(loss_type="cispo", epsilon_high=5.0)
+
+
 def test_steps_come_from_epochs_where_they_are_not_given():
     epochs = GrpoPlan.of({"max_steps": -1})
     assert epochs.number_of_steps(10) == 10

@@ -3,8 +3,8 @@
 An estimate from shapes: weights, gradients and Adam's state as ZeRO-3 or DDP keep them, LoRA or full, what a
 step keeps for the backward pass, and the server's weights and cache. What is not counted (fragments, NCCL,
 kernels' workspace) is the overhead of 10% and 2 GiB. On two H200 this was 2 to 4% above what they held of
-shapes of 7B and 14B under ZeRO-3 (docs/results/log/2026-11-28_four_gpus.md). Sending weights is not counted; with
-it the estimate was 9% above a trainer (2026-11-28_ten_steps.md).
+shapes of 7B and 14B under ZeRO-3 (docs/results/log/2026-11-28_four_gpus.md). Sending weights is not counted;
+with it, it was 9% above (2026-11-28_ten_steps.md).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Settings of TRL and of the sampler that cannot work with any trainer.
 
-Sampling is refused where the learner cannot match it. TRL corrects the difference between sampler and learner
-by importance ratios where vLLM samples, and nowhere else: transformers' generate hands it no
-log-probabilities. With top_p, top_k, min_p or a repetition penalty the sampler draws from another
-distribution than the one whose probabilities are trained; at the level of whole sequences the ratio of a
-200-token completion was measured at about 1e-3 with top_p 0.95 and about 1e-12 with repetition penalty 1.05.
-A run then looks healthy and learns nothing.
+Sampling is refused where it leaves next to no gradient. With top_p, top_k, min_p or a repetition penalty the
+sampler draws from another distribution than the one whose probabilities are trained. Where vLLM samples, TRL
+corrects that by importance ratios; at the level of whole sequences that of a 200-token completion was
+measured at about 1e-3 with top_p 0.95 and about 1e-12 with repetition penalty 1.05. A run then looks healthy
+and learns nothing. What transformers' generate samples is never corrected, since it hands TRL no
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ def sampling_problems(plan: GrpoPlan) -> Iterator[str]:
         yield "vllm_mode='server' needs use_vllm=True; transformers would sample"
     if settings.get("vllm_server_base_url") and settings["vllm_mode"] != "server":
         yield "vllm_server_base_url needs vllm_mode='server'"
+    largest = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
+    if settings["loss_type"] == "cispo" and largest < 1:
+        yield (
+            f"loss_type='cispo' with epsilon_high={largest} cuts every ratio to that, 1 as well; it is the "
+            "largest ratio there, 5.0 in the profile scalerl"
+        )
     altered = altered_sampling(settings)
     mode = settings["vllm_importance_sampling_mode"]
     corrected = plan.samples_by_vllm and settings["vllm_importance_sampling_correction"]

@@ -54,9 +54,11 @@ class CpuGeneration(VLLMGeneration):
                 shutil.copy(path, self._folder)
 
     def follow(self, trainer, state: RunState) -> None:
-        """Samples derive from the trainer's seed, its step and the rollbacks so far: a resumed run draws what
-        it would have, and one that was rolled back draws others."""
+        """Samples derive from the trainer's seed, its step, the rollbacks so far and how often the step has
+        asked for the prompt: a resumed run draws what it would have, and one that was rolled back draws
+        others."""
         self._trainer, self._state = trainer, state
+        self._round, self._asked = (), {}
 
     def sync_weights(self) -> None:
         """Has the engine load the policy as it is now."""
@@ -93,10 +95,14 @@ class CpuGeneration(VLLMGeneration):
         # Training and the evaluation of eval tasks sample at the same step: the prompt tells them apart.
         one_by_one = ([ids] for ids in prompts)
         groups = one_by_one if num_generations == 1 else (list(own) for _, own in groupby(prompts))
-        requests = [
-            Request(own[0], len(own), derive_seed(args.seed, kind, step, number, *own[0]), number)
-            for number, own in enumerate(groups)
-        ]
+        if self._round != (kind, step):
+            self._round, self._asked = (kind, step), {}
+        before, requests = dict(self._asked), []
+        for number, own in enumerate(groups):
+            prompt = tuple(own[0])
+            count = self._asked[prompt] = before.get(prompt, 0) + number + 1
+            seed = derive_seed(args.seed, kind, step, count - 1, *prompt)
+            requests.append(Request(own[0], len(own), seed, number))
         sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
         made = {(one.key, one.index): one for one in self._backend.generate(requests, sampling)}
         rows = [made[request.key, index] for request in requests for index in range(request.n)]

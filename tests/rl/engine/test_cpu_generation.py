@@ -118,11 +118,15 @@ def test_samples_derive_from_seed_step_rollbacks_and_prompt():
                     token = one.seed + index
                     yield Completion(one.key, index, "", [token], "stop", -1.0, 1, one.seed, (-1.0,))
 
-    def drawn(seed=0, step=0, rollbacks=0, prompts=([1, 2], [1, 2], [3], [3])):
+    def opened(seed=0, step=0, rollbacks=0):
         generation = object.__new__(CpuGeneration)
         generation._backend, generation.max_completion_length = Echo(), 8
         arguments, state = SimpleNamespace(seed=seed), SimpleNamespace(global_step=step)
         generation.follow(SimpleNamespace(args=arguments, state=state), SimpleNamespace(rollbacks=rollbacks))
+        return generation, state
+
+    def drawn(prompts=([1, 2], [1, 2], [3], [3]), generation=None, **asked):
+        generation = generation or opened(**asked)[0]
         given, made, logprobs, _ = generation.generate(list(prompts), num_generations=2)
         assert given == list(prompts)
         assert logprobs == [[[-1.0]]] * 4
@@ -134,3 +138,9 @@ def test_samples_derive_from_seed_step_rollbacks_and_prompt():
     others = [drawn(seed=1), drawn(step=1), drawn(rollbacks=1), drawn(prompts=([1, 2], [1, 2], [4], [4]))]
     assert len({tuple(one) for one in (first, *others)}) == 5
     assert others[-1][:2] == first[:2]
+
+    generation, state = opened()
+    assert drawn(generation=generation) == first
+    assert not {*drawn(generation=generation)} & {*first}, "asked again in a step, as a tree does"
+    state.global_step = 1
+    assert drawn(generation=generation) == others[1], "whatever the step before asked for"
