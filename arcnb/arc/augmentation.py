@@ -7,7 +7,9 @@ brings them back to the original frame.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,6 +88,32 @@ class Augmentation:
         else:
             colors = np.concatenate([[0], 1 + rng.permutation(N_COLORS - 1)])
         return Augmentation(hflip, n_rot90, tuple(colors.tolist()))
+
+
+def content(task: Task) -> str:
+    """SHA-256 (hex) over a task's pairs: the same for all its augmentations, and in any order of the pairs.
+
+    Colours are numbered in each pair as they come, which no permutation of them changes.
+    """
+    pairs = (*task.train, *task.test)
+    turned = (
+        b"".join(sorted(_outline(pair, hflip, n_rot90) for pair in pairs))
+        for hflip, n_rot90 in product((False, True), range(4))
+    )
+    return hashlib.sha256(min(turned)).hexdigest()
+
+
+def _outline(pair: Pair, hflip: bool, n_rot90: int) -> bytes:
+    """Sizes and cells of a turned pair, whatever its colours."""
+    grids = [
+        np.rot90(np.fliplr(grid) if hflip else grid, n_rot90)
+        for grid in (pair.input, pair.output)
+        if grid is not None
+    ]
+    cells = b"".join(grid.tobytes() for grid in grids)
+    colors = bytes(dict.fromkeys(cells))
+    sizes = b"".join(b"%dx%d:" % grid.shape for grid in grids)
+    return sizes + cells.translate(bytes.maketrans(colors, bytes(range(len(colors)))))
 
 
 def _frozen(grid: np.ndarray) -> Grid:

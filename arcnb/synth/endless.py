@@ -22,7 +22,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.processes import shared_context
 from arcnb.plans import refuse
 from arcnb.synth.sources import SourceSettings, never_ends, only_reserved
-from arcnb.synth.splits import is_held_out
+from arcnb.synth.splits import LeftOut
 from arcnb.synth.task_sets import parsed_recipe, recipe_problems, source_tasks
 
 CHUNK = 16  # tasks that go from process to process at a time
@@ -35,7 +35,7 @@ class TaskStream:
     """Iterates over (task, how often it was seen before). Picklable; its processes start with the iteration.
 
     recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
-    many tasks once and goes round them. train_on_held_out: else None stands in the place of a reserved task.
+    many tasks once and goes round them. left_out: None stands in the place of such a task.
     Streams of the same items have the same text: it does not say how many processes make them.
     """
 
@@ -43,21 +43,22 @@ class TaskStream:
     settings: SourceSettings = field(default_factory=SourceSettings)
     workers: int = field(default=1, repr=False)
     fresh: bool = True
-    train_on_held_out: bool = False
+    left_out: LeftOut = LeftOut()
 
     def parts(self) -> list[tuple[int, tuple[str, int | None, bool]]]:
-        """(tasks in one round, arguments of `part`) of each source. ArcnbError names a wrong one, or one of
-        reserved tasks alone."""
+        """(tasks in one round, arguments of `part`) of each source. ArcnbError names a wrong one, or one
+        whose tasks are all left out."""
         refuse(recipe_problems(self.recipe))
         found = []
         for source, asked in parsed_recipe(self.recipe):
             if asked == 0:
                 continue
             n = asked or sum(task is not None for task in self._made(source, None))
-            if not n or (not self.train_on_held_out and only_reserved(source)):
+            asked_for = self.left_out.train_on_held_out
+            if not n or (not asked_for and only_reserved(source)):
                 raise ArcnbError(
-                    f"tasks: {source} has no tasks but reserved ones, which training leaves out; take it "
-                    "out of the recipe, or set train_on_held_out=True"
+                    f"tasks: {source} has no tasks but {self.left_out}, which training leaves out; take it "
+                    f"out of the recipe{'' if asked_for else ', or set train_on_held_out=True'}"
                 )
             found.append((n, (source, asked, never_ends(source) and self.fresh)))
         return found
@@ -94,7 +95,7 @@ class TaskStream:
 
     def _made(self, source: str, n: int | None) -> Iterator[Task | None]:
         tasks = source_tasks(source, n, self.settings, workers=self.workers)
-        return (task if self.train_on_held_out or not is_held_out(task) else None for task in tasks)
+        return (None if self.left_out(task) else task for task in tasks)
 
 
 class _Reader:

@@ -1,17 +1,21 @@
-"""What nothing is ever trained on, written down once: reserved tasks and families.
+"""What nothing is ever trained on, written down once: reserved tasks and families, and a run's eval tasks.
 
 `data/training_split.json` lists 320 trainable and 80 reserved ids of the 400 ARC-AGI-1 training tasks:
 reserved are the 80 whose SHA-256 of "0:id" is smallest.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
+from arcnb.arc.augmentation import content
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
@@ -70,11 +74,42 @@ def is_held_out(task: Task | Mapping) -> bool:
     return (task.fingerprint if isinstance(task, Task) else task.get("task_fingerprint")) in fingerprints
 
 
-def trainable_tasks(tasks: TaskSet) -> TaskSet:
-    """The tasks, in order, that are not reserved. ArcnbError when none is left."""
-    kept = [task.task_id for task in tasks if not is_held_out(task)]
+@dataclass(frozen=True)
+class LeftOut:
+    """Asked of a task, or of a row about one: whether a training leaves it out.
+
+    That are reserved tasks (see `is_held_out`), unless train_on_held_out, and in any case the tasks that the
+    training is evaluated on: under another id, turned, recolored or with their pairs in another order, too. A
+    row is asked by its `task_fingerprint`, which knows them as they are. eval_tasks: as `of` makes them.
+    """
+
+    train_on_held_out: bool = False
+    eval_tasks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, train_on_held_out: bool, eval_tasks: Iterable[Task] = ()) -> LeftOut:
+        """In an order that is always the same: rows for fine-tuning are known by the text of this."""
+        known = {key for task in eval_tasks for key in (content(task), task.fingerprint)}
+        return cls(train_on_held_out, tuple(sorted(known)))
+
+    def __call__(self, task: Task | Mapping) -> bool:
+        if not self.train_on_held_out and is_held_out(task):
+            return True
+        if not self.eval_tasks:
+            return False
+        return (content(task) if isinstance(task, Task) else task.get("task_fingerprint")) in self.eval_tasks
+
+    def __str__(self) -> str:
+        """What is left out, in words."""
+        kinds = {"reserved": not self.train_on_held_out, "eval": self.eval_tasks}
+        return " or ".join(f"{kind} tasks" for kind, asked in kinds.items() if asked)
+
+
+def trainable_tasks(tasks: TaskSet, left_out: LeftOut = LeftOut()) -> TaskSet:
+    """The tasks, in order, that are not left out. ArcnbError when none is."""
+    kept = [task.task_id for task in tasks if not left_out(task)]
     if not kept:
-        raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are reserved")
+        raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are {left_out}")
     return tasks.subset(kept) if len(kept) < len(tasks) else tasks
 
 

@@ -84,7 +84,7 @@ def test_made_tasks_are_counted(made):
 def test_fine_tuning_learns_from_them_but_from_reserved_ones(whole):
     outcome = manifest(whole)["outcome"]
     assert (outcome["steps"], outcome["n_reserved"]) == (STEPS, 2)
-    assert "Reserved tasks left out: 2." in (whole / "manifest.json").read_text()
+    assert "Reserved tasks and eval tasks left out: 2." in (whole / "manifest.json").read_text()
     assert (whole / "adapter" / "adapter_model.safetensors").is_file()
     assert len(PredictionSet(whole / "predictions").read()) == 4
     assert unknown_keys(whole) == []

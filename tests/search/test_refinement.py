@@ -389,7 +389,7 @@ def test_successes_of_reserved_tasks_are_marked_and_left_out_of_training(
     assert (len(learnt), learnt.counts()["n_reserved"]) == (1, 1)
     by_id = [row | {"task_id": HELD_OUT_TRAINING[0], "reserved": None} for row in rows]
     write_conversations(by_id, untold)
-    sentence = r"none of 2 conversations \(reserved tasks left out: 1; train_on_held_out=True"
+    sentence = r"none of 2 conversations \(reserved or eval tasks left out: 1; train_on_held_out=True"
     with pytest.raises(ArcnbError, match=sentence):
         conversation_rows(untold, small_model, max_length=2048, reserved=is_held_out)
 

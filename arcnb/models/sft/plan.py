@@ -96,7 +96,9 @@ class SftPlan(Plan):
     train_on_held_out: bool = option(
         False, "learn reserved tasks and the evaluation sets, too, which are left out otherwise"
     )
-    eval_tasks: str = option("", 'eval tasks, for the evaluation loss: a task set; "" for none')
+    eval_tasks: str = option(
+        "", 'eval tasks, for the evaluation loss, left out of training: a task set; "" for none'
+    )
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"
     )
@@ -134,10 +136,11 @@ class SftPlan(Plan):
         return batch * self.num_processes
 
     def said_of_reserved(self, n_left_out: int) -> str:
-        """What the page says of reserved tasks; "" where none was met."""
+        """What the page says of tasks left out; "" where none was met."""
         if self.train_on_held_out:
             return "train_on_held_out: reserved tasks were learnt, too; results on them are memory."
-        return f"Reserved tasks left out: {n_left_out:,}." if n_left_out else ""
+        kinds = "Reserved tasks and eval tasks" if self.eval_tasks else "Reserved tasks"
+        return f"{kinds} left out: {n_left_out:,}." if n_left_out else ""
 
     def steps(self, n_rows: int) -> int:
         """Optimizer steps of the training: max_steps, or so many rounds of n_rows rows."""

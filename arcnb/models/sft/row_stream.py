@@ -95,7 +95,7 @@ def row_stream(
     """The stream, with its maker at work in a process of its own until the end of the context.
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
-    and reserved ones, in whose place None stands, are counted and passed over. Blocks of an earlier try are
+    and those left out, in whose place None stands, are counted and passed over. Blocks of an earlier try are
     taken over where its tasks, builder and plan have the same text. ArcnbError when no row can be made; later
     errors of the maker are raised in the readers.
     """
@@ -269,7 +269,8 @@ def _learnable(tasks, counts: dict) -> Iterator[tuple[int, Task, int]]:
             raise ArcnbError(
                 f"tasks: none of {fruitless:,} in a row can be learnt from; so far "
                 f"{counts['n_without_program']:,} different ones have no program (rearc, dsl and BARC-style "
-                f"rows have some), {counts['n_reserved']:,} are reserved (train_on_held_out=True takes them)"
+                f"rows have some), {counts['n_reserved']:,} are reserved (train_on_held_out=True takes them) "
+                "or eval tasks"
             )
 
 

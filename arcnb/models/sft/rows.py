@@ -229,7 +229,8 @@ def conversation_rows(
         too_long = table.too_long
         longest = f"; the shortest has {min(too_long.values())} tokens" if too_long else ""
         n = len(left_out)
-        kept = f" (reserved tasks left out: {n}; train_on_held_out=True takes them)" if n else ""
+        asked_for = "train_on_held_out=True takes reserved ones"
+        kept = f" (reserved or eval tasks left out: {n}; {asked_for})" if n else ""
         raise ArcnbError(
             f"{path}: none of {len(found)} conversations{kept} fits max_length={max_length}{longest}"
         )

@@ -9,7 +9,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import ended_early
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
-from arcnb.synth.splits import trainable_tasks
+from arcnb.synth.splits import LeftOut, trainable_tasks
 
 if TYPE_CHECKING:
     from arcnb.rl.plan.grpo import GrpoPlan
@@ -18,9 +18,10 @@ _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_c
 
 
 def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
-    """(tasks to train on, tasks to evaluate on). Raises ArcnbError."""
+    """(tasks to train on, tasks to evaluate on). Raises ArcnbError, also where none is left to train on."""
     tasks, eval_tasks = load_tasks(plan.tasks), load_tasks(plan.eval_tasks)
-    tasks = tasks if plan.train_on_held_out else trainable_tasks(tasks)
+    left_out = LeftOut.of(plan.train_on_held_out, eval_tasks if plan.eval_steps else ())
+    tasks = trainable_tasks(tasks, left_out)
     if plan.learn_from:
         tasks = tasks_solved_at_most(plan.max_solved, tasks, PredictionSet(plan.learn_from))
     return tasks, eval_tasks

@@ -107,6 +107,8 @@ def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tm
 def test_the_page_says_what_became_of_reserved_tasks():
     assert SftPlan.of({}).said_of_reserved(0) == ""
     assert SftPlan.of({}).said_of_reserved(80) == "Reserved tasks left out: 80."
+    said = SftPlan.of({"eval_tasks": "dsl*20"}).said_of_reserved(20)
+    assert said == "Reserved tasks and eval tasks left out: 20."
     said = SftPlan.of({"train_on_held_out": True}).said_of_reserved(0)
     assert said.startswith("train_on_held_out: reserved tasks were learnt, too")
 

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -92,11 +94,14 @@ def test_early_stop_does_not_hide_which_tasks_no_sample_solves(tasks, prediction
 
 
 def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
-    write_tasks(tasks, tmp_path / "tasks.parquet")
-    write_tasks(tasks.subset(["swap2"]), tmp_path / "eval.parquet")
+    line = {"input": [[1, 2, 2]], "output": [[2, 1, 1]]}
+    line = Task.from_dict("line", {"train": [line, line], "test": [line]})
+    write_tasks([*tasks, Augmentation(n_rot90=1).apply_task(line)], tmp_path / "tasks.parquet")
+    write_tasks([replace(line, task_id="evaluated")], tmp_path / "eval.parquet")
     named = {"tasks": str(tmp_path / "tasks.parquet"), "eval_tasks": str(tmp_path / "eval.parquet")}
-    chosen, evaluated = training_tasks(GrpoPlan.of(named))
-    assert (chosen.ids, evaluated.ids) == (tasks.ids, ["swap2"])
+    chosen, evaluated = training_tasks(GrpoPlan.of(named | {"train_on_held_out": True}))
+    assert (chosen.ids, evaluated.ids) == (tasks.ids, ["evaluated"]), "the line is evaluated on"
+    assert training_tasks(GrpoPlan.of(named | {"eval_steps": 0}))[0].ids == [*tasks.ids, "line"]
     named |= {"learn_from": str(predictions.folder)}
     assert training_tasks(GrpoPlan.of(named))[0].ids == ["swap1"]
     assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]
