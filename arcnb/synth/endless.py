@@ -21,7 +21,7 @@ from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.processes import shared_context
 from arcnb.plans import refuse
-from arcnb.synth.sources import SourceSettings, never_ends, only_reserved
+from arcnb.synth.sources import SourceSettings, never_ends, only_reserved, source_version
 from arcnb.synth.splits import LeftOut
 from arcnb.synth.task_sets import parsed_recipe, recipe_problems, source_tasks
 
@@ -36,7 +36,8 @@ class TaskStream:
 
     recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
     many tasks once and goes round them. left_out: None stands in the place of such a task.
-    Streams of the same items have the same text: it does not say how many processes make them.
+    Streams of the same items, and they alone, have the same text: it says what files hold, and not how many
+    processes make them. ArcnbError names a source that does not exist.
     """
 
     recipe: str
@@ -44,6 +45,11 @@ class TaskStream:
     workers: int = field(default=1, repr=False)
     fresh: bool = True
     left_out: LeftOut = LeftOut()
+    versions: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self):
+        versions = tuple(source_version(source) for source, _ in parsed_recipe(self.recipe))
+        object.__setattr__(self, "versions", versions)
 
     def parts(self) -> list[tuple[int, tuple[str, int | None, bool]]]:
         """(tasks in one round, arguments of `part`) of each source. ArcnbError names a wrong one, or one

@@ -124,6 +124,13 @@ def barc_stem(source: str) -> str | None:
     return Path(argument).name.partition(".")[0] if make is _barc else None
 
 
+def source_version(source: str) -> str:
+    """Which data a file or a task set holds now; "" for a source that makes its tasks. ArcnbError if it does
+    not exist."""
+    make, argument = _find(source)
+    return task_set.version_of(argument) if make in (_task_set, _barc) else ""
+
+
 def only_reserved(source: str) -> bool:
     """Whether a source without end makes reserved tasks alone. ArcnbError if it does not exist."""
     make, argument = _find(source)

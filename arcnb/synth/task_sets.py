@@ -16,15 +16,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import SOURCES, TaskSet, version_of
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth.sources import SourceSettings, barc_stem, build_tasks, counted, never_ends, rearc_tasks
+from arcnb.synth.sources import (
+    SourceSettings,
+    barc_stem,
+    build_tasks,
+    counted,
+    never_ends,
+    rearc_tasks,
+    source_version,
+)
 from arcnb.synth.splits import is_held_out, training_split
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.values import bare, split_unquoted
@@ -67,8 +74,8 @@ def build_task_set(
     versions = []
     for source, n, endless in parts:
         left = n_tasks - len(tasks) if n_tasks else None
-        if source in SOURCES or Path(source).exists():
-            versions.append(version_of(source))
+        if version := source_version(source):
+            versions.append(version)
         if left is not None and (not split or (n is None and endless)):
             n = left if n is None else min(n, left)
         making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)

@@ -16,6 +16,7 @@ is 3 rows of 4), `test_input` and `test_size`. Test outputs are never given to i
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 import jinja2
@@ -99,6 +100,11 @@ def template_path(template: str | Path) -> Path:
         known = ", ".join(sorted(p.stem for p in TEMPLATES.glob("*.jinja")))
         raise ArcnbError(f"there is no template {template}; known are {known}, or give the path of a file")
     return path
+
+
+def template_digest(template: str | Path) -> str:
+    """SHA-256 of a template's text: an edited template is a different template. Raises ArcnbError."""
+    return sha256(template_path(template).read_bytes()).hexdigest()
 
 
 def refuse_test_outputs(template: str | Path) -> None:

@@ -31,6 +31,7 @@ from arcnb.machine.reading import naming
 from arcnb.models.prompts.chat import answer_ids, render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
+from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import ModelPath, load_tokenizer, only_tokenise
 
 IGNORED = -100  # label of a token that does not count in the loss
@@ -87,12 +88,17 @@ Drawn: TypeAlias = "tuple[int, Task, int]"  # row, task, how often the task was 
 
 @dataclass(frozen=True)
 class RowBuilder:
-    """Makes rows. A plain picklable object, so that worker processes can be forked or spawned."""
+    """Makes rows. A plain picklable object, so that worker processes can be forked or spawned. Its text says
+    what the template holds, which may be edited."""
 
     model: ModelPath
     prompt_format: PromptFormat
     seed: int
     augment: Callable[[Task, int], Task] | None = None
+    template_sha256: str = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "template_sha256", template_digest(self.prompt_format.template))
 
     def __call__(self, drawn: Sequence[Drawn]) -> list[tuple[str, np.ndarray, int]]:
         """(task id, int32 token ids, number of prompt tokens) of each row."""

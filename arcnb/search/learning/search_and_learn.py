@@ -33,6 +33,7 @@ from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import count_tokens
 from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import ModelPath
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
@@ -45,7 +46,7 @@ from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.report import SearchReport
 from arcnb.search.learning.state import RoundRows, TaskState
 from arcnb.search.learning.submission_file import SubmissionFile
-from arcnb.search.sampling.conditions import conditions, hold_to_conditions, template_digest
+from arcnb.search.sampling.conditions import conditions, hold_to_conditions
 from arcnb.search.sampling.predict import predict, shard_of
 from arcnb.search.sampling.sampled_set import SampledSet
 

@@ -7,7 +7,6 @@ machines, and fewer tasks are welcome, and more predictions a task where all are
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import new_file
-from arcnb.models.prompts.rendering import template_path
+from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
@@ -45,11 +44,6 @@ def conditions(made: SampledSet, plan: RoundPlan) -> dict:
         settings["adapter_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
     return {"tasks": {task.task_id: task.fingerprint for task in made.tasks}, "settings": plain}
-
-
-def template_digest(name: str) -> str:
-    """SHA-256 of a prompt template's text: an edited template is a different template."""
-    return hashlib.sha256(template_path(name).read_bytes()).hexdigest()
 
 
 def _digest_of_named(adapter: str) -> str:

@@ -18,13 +18,13 @@ from dataclasses import replace
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError, some
 from arcnb.models.prompts.conversations import Conversations
+from arcnb.models.prompts.rendering import template_digest
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.conditions import (
     compare_conditions,
     conditions,
     hold_to_conditions,
     tasks_asked,
-    template_digest,
 )
 from arcnb.search.sampling.early_stop import EarlyStop
 from arcnb.search.sampling.predict import predict, shard_of

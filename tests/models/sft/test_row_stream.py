@@ -1,5 +1,6 @@
 """Rows made while a random model trains."""
 
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
 from arcnb.synth.endless import TaskStream
 from arcnb.synth.sources import SourceSettings
+from arcnb.synth.splits import LeftOut
 from tests.lab.watching import wait_for
 from tests.models.sft.rounds import Rounds, hold_a_stream
 from tests.rl.stop_at import StopAt
@@ -138,6 +140,22 @@ def test_rows_of_an_earlier_try_are_not_taken_for_those_of_other_settings(tasks,
     assert max(lengths(earlier)) > 500
     with stream(tasks, earlier, replace(PLAN, n_rows=8, max_length=500)):
         assert max(lengths(earlier)) <= 500
+
+
+def test_rows_of_an_earlier_try_are_not_taken_for_those_of_edited_files(tasks, small_model, tmp_path):
+    template, file = tmp_path / "mine.jinja", tmp_path / "tasks.jsonl"
+
+    def first(said, task):
+        template.write_text(f"{{% block user %}}{said} {{{{ test_input }}}}{{% endblock %}}")
+        file.write_text(json.dumps({"task_id": "mine", "program": PROGRAM, **task.to_dict()}))
+        builder = RowBuilder(small_model, prompt_format(str(template)), seed=0)
+        with row_stream(
+            TaskStream(str(file), left_out=LeftOut(True)), builder, tmp_path / "rows", PLAN
+        ) as stream:
+            return tuple(next(read_rows(str(stream.folder)))["input_ids"])
+
+    rows = [first("Mirror", tasks[0]), first("Turn", tasks[0]), first("Turn", tasks[1])]
+    assert len(set(rows)) == 3
 
 
 def test_rows_are_put_beside_others_of_their_length(folder):
