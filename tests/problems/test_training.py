@@ -295,6 +295,16 @@ def test_prompts_too_long_are_counted_after_a_resume_too(languages, small_model,
     assert parrot.asked == ["add", "long"]
 
 
+def test_an_evaluation_of_an_edited_problem_is_refused(languages, small_model, tmp_path):
+    parrot = Parrot(load_tokenizer(small_model), {"add": [RIGHT] * 2})
+    plan, judge = ProblemPlan.of({"n_predictions": 2}, output=tmp_path), ProblemJudge(languages)
+    evaluate(plan, [Problem.from_row(ADD)], parrot, judge)
+    edited = [Problem.from_row(ADD | {"tests": [{"input": [1, 2], "expected": 4}]})]
+    with pytest.raises(ArcnbError, match=r"evaluation holds answers to another version of add; .* a new run"):
+        evaluate(plan, edited, parrot, judge)
+    assert evaluate(plan, edited, parrot, judge, step=1).as_dict()["status"], "another step has none of it"
+
+
 # ---------------------------------------------------------------- memory and dry runs
 
 

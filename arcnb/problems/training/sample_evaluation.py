@@ -17,6 +17,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import write_whole
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
@@ -132,12 +133,22 @@ def evaluate(
 ) -> Evaluation:
     """The samples of an open backend, judged on all tests, as a prediction set in `evaluation/`.
 
-    What the folder holds of this step already is not done again.
+    What the folder holds of this step already is not done again. ArcnbError where that is of another version
+    of a problem: readers would take the old verdicts before the new.
     """
     n, prompt_format = plan.n_predictions, plan.subject.prompt_format
     sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
     predictions = PredictionSet(Path(plan.output) / "evaluation")
-    done = Counter(key[0] for key in predictions.done_keys() if key[1] == step)
+    held = predictions.read(columns=["task_id", "task_fingerprint", "round"])
+    held = held[held["round"] == step]
+    versions = {problem.problem_id: problem.fingerprint for problem in problems}
+    rows = zip(held["task_id"], held["task_fingerprint"], strict=True)
+    if changed := {id_ for id_, version in rows if versions.get(id_, version) != version}:
+        raise ArcnbError(
+            f"{predictions.folder} holds answers to another version of {some(sorted(changed))}; evaluate the "
+            "changed problems in a new run"
+        )
+    done = Counter(held["task_id"])
     left = [problem for problem in problems if done[problem.problem_id] < n]
     for start in range(0, len(left), BLOCK):
         block = {problem.problem_id: problem for problem in left[start : start + BLOCK]}
