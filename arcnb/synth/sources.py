@@ -16,6 +16,7 @@ Adding a source is a function `(argument, n_tasks, settings, report) -> iterator
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -263,8 +264,9 @@ def _rounds(
     The next round is drawn while this one is judged, as if judging exhausted no generator. Draws of
     exhausted generators are dropped, and missing draws follow, so the tasks depend on no timing.
     """
+    before = Counter(report.accepted_by), Counter(report.rejected_by)  # of tasks that were made earlier
     first = 0
-    while pool := [generator for generator in pool if not _is_exhausted(report, generator.name)]:
+    while pool := [generator for generator in pool if not _is_exhausted(report, generator.name, before)]:
         n_rounds = max(1, BATCH // len(pool))
         draws, likely_next = (
             [(one.name, settings.seed, index) for index in indices for one in pool]
@@ -286,9 +288,12 @@ def _drawn_task(draw: tuple[str, int, int]) -> Task | None:
         return None
 
 
-def _is_exhausted(report: TaskReport, name: str) -> bool:
-    seen = report.accepted_by[name] + report.rejected_by[name]
-    return seen >= ENOUGH_SEEN and report.acceptance(name) < LEAST_ACCEPTANCE
+def _is_exhausted(report: TaskReport, name: str, before: tuple[Counter, Counter]) -> bool:
+    """before: what the report said of tasks accepted and rejected when the source began."""
+    now = report.accepted_by, report.rejected_by
+    accepted, rejected = (counts[name] - then[name] for counts, then in zip(now, before, strict=True))
+    seen = accepted + rejected
+    return seen >= ENOUGH_SEEN and accepted / seen < LEAST_ACCEPTANCE
 
 
 def _barc(argument: str, n_tasks: int | None, settings: SourceSettings, report: TaskReport) -> Iterator[Task]:

@@ -12,7 +12,7 @@ from arcnb.synth import sources
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.rearc.tasks import UNREPRODUCED
 from arcnb.synth.rules import GENERATORS, rule_task
-from arcnb.synth.sources import LEAST_ACCEPTANCE, SourceSettings, build_tasks, source_names
+from arcnb.synth.sources import ENOUGH_SEEN, LEAST_ACCEPTANCE, SourceSettings, build_tasks, source_names
 from arcnb.synth.splits import HELD_OUT_FAMILIES, HELD_OUT_TRAINING
 from arcnb.synth.task_sets import source_tasks
 from arcnb.synth.validation.reports import TaskReport
@@ -83,6 +83,18 @@ def test_validated_source_ends_when_nothing_is_new():
         tasks = list(build_tasks("dsl/turn_grid", 500, executor=executor, report=report))
     assert len(tasks) == 6, "there are six turns"
     assert report.rejected["duplicate program"] > 50
+
+
+def test_tasks_are_the_same_whatever_their_report_tells_of_earlier_ones():
+    report = TaskReport()
+    for _ in range(ENOUGH_SEEN):
+        report.reject("duplicate program", "turn_grid")
+    first, again = (
+        [task.fingerprint for task in build_tasks("dsl/turn_grid", 20, report=told)]
+        for told in (TaskReport(), report)
+    )
+    assert len(first) == 20
+    assert first == again
 
 
 def test_generators_are_given_up_alike_in_any_number_of_processes(monkeypatch):
