@@ -19,6 +19,7 @@ from arcnb.arc.augmentation import content
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import naming, shown, text_of
 
 # How many train pairs the 2,261 public ARC tasks have: number of pairs -> tasks.
 TRAIN_PAIR_COUNTS = {2: 355, 3: 1281, 4: 433, 5: 123, 6: 43, 7: 17, 8: 6, 10: 2}
@@ -60,18 +61,21 @@ def is_held_out(task: Task | Mapping) -> bool:
     task: or a row about one, with `task_id` and perhaps `task_fingerprint`; what it says of itself in
     `reserved` is taken for true. Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's
     evaluation set and 77 of the 80, most with other pairs. One trainable task has an evaluation task's
-    content; it stays trainable.
+    content; it stays trainable. ArcnbError for a row that names a task by something else than text.
     """
     facts = task.meta | {"task_id": task.task_id, "reserved": None} if isinstance(task, Task) else task
     if facts.get("reserved") is not None:
         return bool(facts["reserved"])
     ids, fingerprints = _never_trained()
-    named = {facts.get(name) for name in ("task_id", "original", "real")}
+    place = f"task {shown(facts.get('task_id'))}"
+    named = {text_of(facts, name, place, optional=True) for name in ("task_id", "original", "real")}
     if not named.isdisjoint(training_split().trainable):
         return False
-    if not named.isdisjoint(ids) or facts.get("family") in HELD_OUT_FAMILIES:
+    if not named.isdisjoint(ids) or text_of(facts, "family", place, optional=True) in HELD_OUT_FAMILIES:
         return True
-    return (task.fingerprint if isinstance(task, Task) else task.get("task_fingerprint")) in fingerprints
+    if isinstance(task, Task):
+        return task.fingerprint in fingerprints
+    return text_of(task, "task_fingerprint", place, optional=True) in fingerprints
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,8 @@ class LeftOut:
 
 def trainable_tasks(tasks: TaskSet, left_out: LeftOut = LeftOut()) -> TaskSet:
     """The tasks, in order, that are not left out. ArcnbError when none is."""
-    kept = [task.task_id for task in tasks if not left_out(task)]
+    with naming(tasks.name):
+        kept = [task.task_id for task in tasks if not left_out(task)]
     if not kept:
         raise ArcnbError(f"{tasks.name}: all of its {len(tasks)} tasks are {left_out}")
     return tasks.subset(kept) if len(kept) < len(tasks) else tasks

@@ -392,6 +392,11 @@ def test_successes_of_reserved_tasks_are_marked_and_left_out_of_training(
     sentence = r"none of 2 conversations \(reserved or eval tasks left out: 1; train_on_held_out=True"
     with pytest.raises(ArcnbError, match=sentence):
         conversation_rows(untold, small_model, max_length=2048, reserved=is_held_out)
+    listed = tmp_path / "listed.jsonl"
+    row = rows[0] | {"reserved": None, "original": ["007bbfb7"]}
+    listed.write_text(2 * f"{json.dumps(row, default=list)}\n")
+    with pytest.raises(ArcnbError, match=r"listed\.jsonl, line 1: task mirror0: original is .*, not text"):
+        conversation_rows(listed, small_model, max_length=2048, reserved=is_held_out)
 
 
 def test_a_child_of_a_parent_that_solved_the_task_is_no_success(written, tasks, executor):

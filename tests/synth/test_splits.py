@@ -74,6 +74,18 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     assert not is_held_out({"task_id": "mine", "reserved": None})
 
 
+@pytest.mark.parametrize("name", ["original", "real", "family", "task_fingerprint"])
+def test_a_row_that_names_a_task_by_no_text_is_refused(name):
+    with pytest.raises(ArcnbError, match=rf"^task mine: {name} is \['007bbfb7'\], not text"):
+        is_held_out({"task_id": "mine", name: ["007bbfb7"]})
+
+
+def test_a_task_that_names_another_by_no_text_is_refused():
+    task = replace(load_tasks("arc-agi-1/training")[0], task_id="mine", meta={"original": ["007bbfb7"]})
+    with pytest.raises(ArcnbError, match="some: task mine: original is"):
+        trainable_tasks(TaskSet("some", (task,)))
+
+
 def test_eval_tasks_are_left_out_renamed_turned_recolored_and_in_another_order():
     tasks = load_tasks("arc-agi-1/training")[:6]
     left_out = LeftOut.of(True, tasks[:2])

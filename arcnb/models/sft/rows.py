@@ -222,7 +222,11 @@ def conversation_rows(
     ArcnbError when none is left, or for other files.
     """
     found = list(read_conversations(path, LEARNT))
-    left_out = {row["task_id"] for _, row in found if reserved is not None and reserved(row)}
+    left_out = set()
+    for place, row in found if reserved is not None else ():
+        with naming(place):
+            if reserved(row):
+                left_out.add(row["task_id"])
     tokenizer, table = load_tokenizer(model), RowTable(max_length, {})
     for place, row in found:
         if row["task_id"] in left_out:
