@@ -192,6 +192,26 @@ def test_ls_stands_in_columns_and_says_the_flat_numbers_first(capsys):
     assert first.index("4 of 8") == second.index("none:")
 
 
+def test_a_run_that_cannot_be_read_is_found_by_its_name_and_says_what_is_wrong_with_it(capsys):
+    run, half = new_run("evaluation"), new_run("half")
+    (run.path / "manifest.json").write_text("{")
+    (half.path / "manifest.json").unlink()
+    (half.path / "left.txt").touch()
+    assert cli.main(["show", "evaluation"]) == 2
+    assert f"{run.path / 'manifest.json'} cannot be read" in capsys.readouterr().err
+    for reference in (half.path.name, str(half.path)):
+        assert cli.main(["show", reference]) == 2
+        assert f"{half.path} is not a run folder: it holds no manifest.json" in capsys.readouterr().err
+
+
+def test_a_root_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "file"))
+    for command in (["ls"], ["rm"], ["status"]):
+        assert cli.main(command) == 2
+        assert capsys.readouterr().err == f"arcnb: {tmp_path / 'file'} cannot be listed: Not a directory\n"
+
+
 def test_a_run_name_that_is_nearly_right_is_suggested(capsys):
     new_run("evaluation")
     assert cli.main(["show", "evalution"]) == 2

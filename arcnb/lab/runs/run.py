@@ -262,8 +262,15 @@ def made_folder(folder: Path) -> Path:
 
 
 def list_runs() -> list[Run]:
-    """All run folders below the root, oldest first."""
-    return [Run(path.parent) for path in sorted(runs_root().glob(f"*/{MANIFEST}"))]
+    """All run folders below the root, oldest first. ArcnbError for a root that cannot be listed."""
+    root = runs_root()
+    try:
+        os.scandir(root).close()  # glob finds nothing where it may not look
+    except FileNotFoundError:  # nothing has run yet
+        return []
+    except OSError as error:
+        raise ArcnbError(f"{root} cannot be listed: {error.strerror or error}") from None
+    return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
 
 
 def runs_called(name: str) -> list[Run]:
@@ -294,8 +301,11 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
         raise ArcnbError(
             f"{str(reference)!r} fits {len(fits)} runs in {root}, the last is {fits[-1].path.name}"
         )
-    if newest := next(iter(runs_called(str(reference))), None):
+    if newest := _newest(str(reference)):
         return newest
+    for place in (folder, root / reference):
+        if place.parent == root and os.path.isdir(place):
+            read_manifest(place)  # which says what is wrong with it
     known = nearest(str(reference), run_names())
     raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}{known}")
 
@@ -309,7 +319,14 @@ def named_exactly(name: str) -> Run | None:
     """The run whose folder below the root has this name, else the newest of this run name."""
     if "/" not in name and is_run(runs_root() / name):
         return Run(runs_root() / name)
-    return next(iter(runs_called(name)), None)
+    return _newest(name)
+
+
+def _newest(name: str) -> Run | None:
+    """The newest run of this name; if no readable one has it, the newest whose folder is called so: whoever
+    reads its manifest hears what is wrong with it."""
+    found = runs_called(name) or [run for run in reversed(list_runs()) if run.path.name[16:] == name]
+    return next(iter(found), None)
 
 
 def is_run(folder: Path) -> bool:
