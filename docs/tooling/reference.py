@@ -39,7 +39,7 @@ _TASKS = """## Tasks
 |---|---|
 | 01, 02, 07 | a task set, a path, a source, or a recipe of several |
 | 03, 05 | a task set or a path |
-| 04, 06 | nothing: their tasks are those of the predictions |
+| 04, 06 | the task set or path that the predictions are of |
 | 09 | coding problems ([how to](../how-to/problems.md)) |
 
 A task set is a name of the first line below, a `tasks.parquet` of notebook 01, a file or a folder of ARC
