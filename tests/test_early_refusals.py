@@ -10,6 +10,7 @@ import pytest
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.lab import cli
 from arcnb.lab.notebooks.parameters import notebook_parameters
 from arcnb.lab.runs.run import Run
 from arcnb.rl import launch
@@ -133,13 +134,25 @@ def test_what_cannot_work_is_refused_before_the_work(refusal, notebook, paramete
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, "),
-        ({"backend": "server"}, "backend is vllm, transformers or auto"),
+        ({"backend": "vlm"}, "backend='vlm' does not exist; there are auto, "),
+        ({"backend": "server"}, "backend='server' does not exist; there are auto, vllm, transformers"),
         ({"vllm_mode": "server", "use_vllm": False}, "vllm_mode='server' needs use_vllm=True"),
     ],
 )
 def test_09_asks_for_its_last_evaluation_and_its_server_before_training(refusal, parameters, sentence):
     assert sentence in refusal("09", tasks="simple*4", check_solutions=False, **parameters)
+
+
+@pytest.mark.parametrize("notebook", ["02", "03", "07", "09"])
+def test_a_backend_that_does_not_exist_is_refused_by_a_dry_run(notebook, capsys):
+    assert cli.main(["run", notebook, "-p", "backend", "vlm", "--dry-run"]) == 2
+    assert "backend='vlm' does not exist; there are auto, vllm, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("notebook", ["02", "07", "09"])
+def test_a_server_samples_from_no_adapter_of_this_run(notebook, capsys):
+    assert cli.main(["run", notebook, "-p", "backend", "server", "--dry-run"]) == 2
+    assert "backend='server' does not exist; there are auto, vllm, transformers" in capsys.readouterr().err
 
 
 UNSLOTH = {"trainer": "unsloth"}

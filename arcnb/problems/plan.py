@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.plans import Settings, branch, library, option
 from arcnb.problems.answers import FORMATS
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -83,4 +84,6 @@ class ProblemPlan(GrpoPlan):
         4, "samples of each evaluation problem after training; 0: no final evaluation", free=True
     )
     trl: Settings = library(replace(GRPO_CONFIG, defaults=DEFAULTS))
-    backend: str = option("auto", "what samples them: vllm, transformers, or auto", free=True)
+    backend: str = option(
+        "auto", "what samples them: vllm, transformers, or auto", free=True, within=LOCAL_BACKENDS
+    )

@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
@@ -23,7 +22,7 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
     own: where the predictions of an inference go without an `output`.
     """
     if isinstance(plan, SearchPlan):
-        return _shared_problems(plan) + _search_problems(plan) + _task_problems(plan, tasks)
+        return _program_problems(plan.programs) + _search_problems(plan) + _task_problems(plan, tasks)
     return _inference_problems(plan, tasks, own)
 
 
@@ -33,7 +32,7 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     from arcnb.models.prompts.format import prompt_format
     from arcnb.search.turns.turns import check_turns
 
-    found = [*_shared_problems(plan), *_round_problems(plan), *_turn_problems(plan)]
+    found = [*_program_problems(plan.programs), *_round_problems(plan), *_turn_problems(plan)]
     if plan.rounds.n_shards > 1 and not plan.output:
         found.append(
             f"n_shards is {plan.rounds.n_shards} and output is empty: give all shards the same output, or "
@@ -82,11 +81,6 @@ def _turn_problems(plan: InferencePlan) -> list[str]:
             "known when all of them have their other predictions"
         )
     return found
-
-
-def _shared_problems(plan: InferencePlan | SearchPlan) -> list[str]:
-    """Of the branches that all plans of the room have, and of the backend's name."""
-    return refusals(backend_name, plan.backend) + _program_problems(plan.programs)
 
 
 def _search_problems(plan: SearchPlan) -> list[str]:

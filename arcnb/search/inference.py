@@ -15,7 +15,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
-from arcnb.models.sampling.backends import EngineOptions
+from arcnb.models.sampling.backends import BACKENDS, EngineOptions
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.turns.budget import TurnPlan
@@ -68,7 +68,11 @@ class InferencePlan(TurnPlan, Plan):
         'LoRA of that model: auto (shipped, for the embedded model), a folder, "" for none, or several to '
         'compare: "none, A, B"; with backend=server a served name',
     )
-    backend: str = option("auto", "vllm, server, transformers, or auto: vllm where it is installed")
+    backend: str = option(
+        "auto",
+        "vllm, server, transformers, or auto: vllm where it is installed",
+        within=("auto", *BACKENDS),
+    )
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
     refine_template: str = option(
         "refine", "with turns: template of the feedback: refine (short), refine_full, or a path"

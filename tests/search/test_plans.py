@@ -40,7 +40,7 @@ def refuse_inference(tasks, tmp_path):
         ({"last_share": 0.5}, "last_share 0.5 of 4 predictions rounds to no whole prompt of 4 (per_prompt)"),
         ({"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
         ({"turns": 2, "refine_from": "x"}, "refine_from x holds no first turns of these tasks"),
-        ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
+        ({"backend": "vlm"}, "backend='vlm' does not exist; there are auto, vllm, server, transformers"),
         ({"adapter": "x/A,x/A"}, "called 'A'; take one out or rename it"),
         ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
         ({"encoding": "roman"}, "roman"),
@@ -56,7 +56,7 @@ def test_an_inference_that_can_run_is_not_refused_and_every_reason_is_said_at_on
     refuse_inference()
     refuse_inference(turns=2, output="x", n_shards=2, adapter="none, auto")
     with pytest.raises(ArcnbError) as error:
-        refuse_inference(n_shards=2, backend="vlm", template="arc_cod")
+        refuse_inference(n_shards=2, adapter="x/A,x/A", template="arc_cod")
     assert len(str(error.value).splitlines()) == 3
 
 

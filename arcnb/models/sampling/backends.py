@@ -193,6 +193,8 @@ BACKENDS = {
     "server": "arcnb.models.sampling.by_server:ServerBackend",
     "transformers": "arcnb.models.sampling.by_transformers:TransformersBackend",
 }
+# What names one that takes an adapter from this machine's disk: a server serves its own.
+LOCAL_BACKENDS = ("auto", *(name for name in BACKENDS if name != "server"))
 
 
 def backend_name(name: str) -> str:

@@ -16,7 +16,7 @@ from arcnb.arc.encodings import encoding_option
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
-from arcnb.models.sampling.backends import backend_name
+from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.models.sft.row_stream import RowPlan
 from arcnb.models.sft.rows import check_max_length, conversations_problem
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
@@ -125,7 +125,9 @@ class SftPlan(Plan):
     )
     accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
     n_shown: int = option(4, "tasks to sample programs for at the end; 0: none", free=True)
-    backend: str = option("auto", "engine for that: auto, vllm or transformers", free=True)
+    backend: str = option(
+        "auto", "engine for that: auto, vllm or transformers", free=True, within=LOCAL_BACKENDS
+    )
     workers: int = option(2, "processes that make rows while the training runs", free=True, within=COUNT)
     seed: int = option(0, "rows, order and initial weights derive from it", within=SEED)
     trl: Settings = library(SFT_CONFIG)
@@ -171,7 +173,6 @@ def _numbers(plan: SftPlan) -> Iterator[str]:
 
 
 def _names(plan: SftPlan) -> Iterator[str]:
-    yield from refusals(backend_name, plan.backend)
     for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
         if problem:
             yield problem

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.views import View
-from arcnb.models.sampling.backends import backend_name
 from arcnb.plans import refusals
 from arcnb.problems.answers import check_format
 from arcnb.problems.grading import ProblemJudge
@@ -68,9 +67,6 @@ class ProblemSubject(Subject):
 
     def problems(self, tasks: Sequence[Problem]) -> Iterator[str]:
         yield from super().problems(tasks)
-        yield from refusals(backend_name, self.plan.backend)
-        if self.plan.backend == "server":
-            yield "backend is vllm, transformers or auto: a server has no adapter of this run"
         if any(problem.language == "q" for problem in tasks):
             yield from refusals(find_q)
         if self.plan.guide.programs or self.plan.self_teacher:

@@ -12,6 +12,7 @@ from arcnb.arc.encodings import encoding_option
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import augment_option
 from arcnb.models.registry import adapter_name
+from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.learning.budgets import Budget
@@ -100,7 +101,7 @@ class SearchPlan(Plan):
         "LoRA folded into it before the search: auto (shipped, for the embedded model), a folder, or "
         '"" for none',
     )
-    backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU")
+    backend: str = option("auto", "vllm, transformers, or auto: vllm on a GPU", within=LOCAL_BACKENDS)
     template: str = option("arc_code", "prompt template: a name or a path to a Jinja file")
     encoding: str = encoding_option()
     augment: str = augment_option()

@@ -75,7 +75,6 @@ def test_a_plan_comes_through_json_as_it_was():
 
 
 WRONG = [
-    ({"backend": "vlm"}, "unknown backend 'vlm'; known are auto, vllm"),
     ({"max_length": 60}, r"no row fits max_length=60: with template arc_code already .* has \d+ tokens"),
     ({"max_length": 9999}, "max_length=9999 exceeds the 2048 tokens"),
     ({"max_steps": -1, "num_train_epochs": 0.0}, "num_train_epochs must be positive where max_steps is not"),
@@ -100,8 +99,8 @@ def test_what_cannot_work_is_refused_before_the_work(small_model, tmp_path, wron
 def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tmp_path):
     good = {"model": small_model.path}
     assert problems(SftPlan.of(good), tmp_path) == []
-    wrong = {"backend": "vlm", "report_to": "wandbb", "adapter": "/nowhere", "resume": "/nowhere"}
-    assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 4
+    wrong = {"report_to": "wandbb", "adapter": "/nowhere", "resume": "/nowhere"}
+    assert len(problems(SftPlan.of(good | wrong), tmp_path)) == 3
 
 
 def test_the_page_says_what_became_of_reserved_tasks():
