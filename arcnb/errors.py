@@ -12,6 +12,11 @@ class ArcnbError(ValueError):
     """
 
 
+def reason(error: Exception) -> str:
+    """Why a file could not be read, without its path, which the sentence has named by then."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def near_miss(name: str, names: Iterable[str]) -> str:
     """'; did you mean ...?' if one of the names is nearly this one, else ''."""
     close = difflib.get_close_matches(name, sorted(names), n=5, cutoff=0.5)

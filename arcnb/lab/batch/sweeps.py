@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_name
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import aligned, flat, value_text
@@ -211,7 +211,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise ArcnbError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {reason(error)}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise ArcnbError(f"{path} is of another version of arcnb; this one reads schema {SCHEMA}")
     members = record.get("members")

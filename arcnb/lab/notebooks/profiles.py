@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from arcnb.errors import ArcnbError, nearest
+from arcnb.errors import ArcnbError, nearest, reason
 from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters
 from arcnb.lab.runs.named_paths import existing_file
 from arcnb.plans import nearest_option
@@ -92,7 +92,7 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8") if text is None else text, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise ArcnbError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {reason(error)}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

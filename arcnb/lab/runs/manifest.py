@@ -37,7 +37,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.machine import locks
 from arcnb.machine.files import write_whole
 from arcnb.values import misfit
@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ArcnbError(f"{folder} is not a run folder: it holds no {MANIFEST}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ArcnbError(f"{path} cannot be read: {error}") from None
+        raise ArcnbError(f"{path} cannot be read: {reason(error)}") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
         raise ArcnbError(f"{path} is not a manifest of arcnb: it has no schema number")
     if manifest["schema"] != SCHEMA:

@@ -211,6 +211,12 @@ def test_mistakes_in_a_profile_are_named(tmp_path, both, text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_that_is_not_there_is_named_once(tmp_path):
+    with pytest.raises(ArcnbError) as error:
+        read_yaml(tmp_path / "none.yaml")
+    assert str(error.value) == f"{tmp_path}/none.yaml cannot be read: No such file or directory"
+
+
 def test_scalars_are_those_of_yaml_1_2(tmp_path):
     path = profile(
         tmp_path, "a: 1e-4\nb: no\nc: 12:30\nd: 2025-01-31\ne: 0x1f\nf: .5\ng: ~\nh: -3\ni: .inf\nj: 1_000\n"
