@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.machine.files import write_problem
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
@@ -41,7 +43,7 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
         )
     if plan.refine_from and plan.turns == 1:
         found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
-    found += refusals(compared_adapters, plan)
+    found += _output_problems(plan) + refusals(compared_adapters, plan)
     found += refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
     if found:
         return found
@@ -51,6 +53,16 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
         for made in sampled_sets(plan, tasks, own).values()
         for said in refusals(check_turns, made, plan, first)
     ]
+
+
+def _output_problems(plan: InferencePlan) -> list[str]:
+    """Of a folder that takes no files: else the first of them would find that out, when an engine is open."""
+    if not plan.output:
+        return []  # the run folder, which takes the manifest
+    folder = Path(plan.output)
+    there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
+    problem = write_problem(there)
+    return [f"output {folder} takes no files: {problem}"] if problem else []
 
 
 def _round_problems(plan: InferencePlan) -> list[str]:

@@ -44,6 +44,7 @@ def refuse_inference(tasks, tmp_path):
         ({"adapter": "x/A,x/A"}, "called 'A'; take one out or rename it"),
         ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
         ({"encoding": "roman"}, "roman"),
+        ({"output": "/proc/new/set"}, "output /proc/new/set takes no files: /proc: "),
     ],
 )
 def test_an_inference_that_cannot_run_is_refused(refuse_inference, asked, sentence):
