@@ -255,7 +255,9 @@ def test_children_of_different_parents_are_not_the_same_answer(written, tasks, t
 
 def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, executor, tmp_path):
     sets = [written("a", [prediction(tasks[0], ZEROES)])]
-    with pytest.raises(ArcnbError, match=r"mirror0/0/0/0 answers a task that is not in this task set"):
+    with pytest.raises(
+        ArcnbError, match=r"mirror0/0/0/0 answers a task that is not in this task set: `tasks` is to be"
+    ):
         built(sets, tasks.subset(["mirror1"]), tokenizer, executor)
     changed = Task.from_dict("mirror0", tasks[1].to_dict())
     with pytest.raises(

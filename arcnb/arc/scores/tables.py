@@ -127,7 +127,10 @@ def _index(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None)
     ids = present if task_ids is None else [t.task_id if isinstance(t, Task) else t for t in task_ids]
     strangers = set(present) - set(ids)
     if strangers:
-        raise ArcnbError(f"there are predictions of task {min(strangers)}, which is not in the task set")
+        raise ArcnbError(
+            f"there are predictions of task {min(strangers)}, which is not in the task set: `tasks` is to be "
+            "the set that was sampled"
+        )
     return pd.Index(ids, name="task_id", dtype=object)
 
 

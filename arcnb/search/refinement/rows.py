@@ -156,7 +156,10 @@ def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) 
             raise ArcnbError(f"prediction set {one.folder} holds no predictions")
         expected = frame["task_id"].astype(object).map(fingerprints)
         problems = [
-            (expected.isna(), "answers a task that is not in this task set"),
+            (
+                expected.isna(),
+                "answers a task that is not in this task set: `tasks` is to be the set that was sampled",
+            ),
             (
                 expected != frame["task_fingerprint"].astype(object),
                 "answers another version of its task: the fingerprints differ",

@@ -254,7 +254,7 @@ def test_a_task_set_says_which_test_outputs_are_known():
 def test_predictions_that_were_not_judged_or_belong_elsewhere_are_refused():
     with pytest.raises(ArcnbError, match="1 predictions were never judged, the first of task b"):
         aggregate(frame(("a", "ok", "x", 1, 1), ("b", None, None, None, None)))
-    with pytest.raises(ArcnbError, match="task b, which is not in the task set"):
+    with pytest.raises(ArcnbError, match="task b, which is not in the task set: `tasks` is to be the"):
         aggregate(right_or_wrong(a=(1, 1), b=(1, 1)), ["a"])
 
 
