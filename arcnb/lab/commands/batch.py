@@ -9,6 +9,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch import parameter_sets, stages, workers
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.sweeps import Sweep, plan_sweep
+from arcnb.lab.clusters.jobs import checked_options
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
@@ -120,6 +121,8 @@ def shard_parameters(n_shards: int, declared: Declared, path: Path) -> list[str]
 def pipeline(options: argparse.Namespace) -> int:
     """`arcnb pipeline`: run the stages that are not done with these inputs; print their run folders."""
     described = read_pipeline(Path(options.file))
+    for name, stage in described.stages.items():
+        checked_options(stage.job, f"{described.path}, stage {name!r}")  # of which `gpus: 0` counts here, too
     if described.about:
         note(described.about)
     if options.dry_run:

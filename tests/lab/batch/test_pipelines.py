@@ -113,6 +113,10 @@ def test_a_failed_stage_stops_those_behind_it_only_and_is_resumed(file, capsys):
             "stage 'read' needs stage 'dat', which is not there; did you mean 'data'?",
         ),
         (
+            {"a": {"notebook": "a.ipynb", "job": {"gpu": 0}}},
+            "stage 'a' has no parameter 'gpu'; did you mean 'gpus'?",
+        ),
+        (
             {"a": {"notebook": "a.ipynb", "paramters": {}}},
             "stage 'a' has an unknown key 'paramters'; did you mean 'parameters'?",
         ),
