@@ -230,9 +230,10 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    for name in ("grid", "sets", "parameter", "profile", "name", "after", "shards"):
+    said = {name: f"--{name}" for name in ("grid", "sets", "name", "after", "shards")}
+    for name, option in (said | {"parameter": "-p", "profile": "-f"}).items():
         if getattr(options, name) not in (None, "", []):
-            raise ArcnbError(f"a pipeline's file says its parameters itself; leave out --{name}")
+            raise ArcnbError(f"a pipeline's file says its parameters itself; leave out {option}")
 
 
 def add_commands(commands: Any) -> None:

@@ -263,6 +263,14 @@ def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatc
     assert list_runs() == []
 
 
+@pytest.mark.parametrize("given", [["-p", "n", "1"], ["-f", "demo"], ["--name", "x"]])
+def test_what_a_pipelines_file_says_is_refused_as_it_was_written(given, notebook, tmp_path, capsys):
+    notebook("run.record({'n': n})", name="a")
+    (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
+    assert cli.main(["submit", "--on", "slurm", str(tmp_path / "road.yaml"), *given]) == 2
+    assert capsys.readouterr().err.endswith(f"; leave out {given[0]}\n")
+
+
 def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
     tool("condor_submit_dag", "echo submitted to cluster 5")
     notebook("run.record({'n': n})", name="a")
