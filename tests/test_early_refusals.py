@@ -123,6 +123,7 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"refine_from": "x", "turns": 2}, "refine_from x holds no first turns of these tasks"),
         ("03", {"last_share": 0.5, "turns": 2}, "last_share goes with turns=1, stop_after=0 and n_shards=1"),
         ("03", {"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
+        ("03", {"max_length": 600}, "no prompt fits: the prompts of 4 tasks have "),
         ("04", {"successes": "sons"}, "successes come from children, siblings, both, n"),
         ("04", {"successes_per_task": 0}, "must be at least 1, not 0"),
     ],

@@ -16,6 +16,7 @@ from arcnb.search.learning.plan import ALONE, LEARN, LearningRounds, SearchPlan
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task_set import TaskSet
+    from arcnb.search.sampling.sampled_set import SampledSet
 
 
 def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path()) -> list[str]:
@@ -29,7 +30,7 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
 
 
 def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
-    """Sets that were begun otherwise, and `refine_from`, are looked into when nothing else is wrong."""
+    """Sets that were begun otherwise, `refine_from` and prompts are looked into if nothing else is wrong."""
     from arcnb.arc.predictions.prediction_set import PredictionSet
     from arcnb.models.prompts.format import prompt_format
     from arcnb.search.turns.turns import check_turns
@@ -48,11 +49,19 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     if found:
         return found
     first = PredictionSet(plan.refine_from) if plan.refine_from else None
-    return [
-        said
-        for made in sampled_sets(plan, tasks, own).values()
-        for said in refusals(check_turns, made, plan, first)
-    ]
+    sets = list(sampled_sets(plan, tasks, own).values())
+    found = [said for made in sets for said in refusals(check_turns, made, plan, first)]
+    return found or (refusals(_check_room, plan, sets[0]) if first is None else [])
+
+
+def _check_room(plan: InferencePlan, made: SampledSet) -> None:
+    """As `check_room`, by the longest context that the engine can have: servers may have a shorter one."""
+    from arcnb.models.registry import load_tokenizer, resolve_model
+    from arcnb.search.turns.turns import check_room
+
+    model = resolve_model(plan.model, need_weights=False)
+    if limits := [length for length in (plan.engine.max_length, model.context) if length]:
+        check_room(made, plan, load_tokenizer(model), min(limits))
 
 
 def _output_problems(plan: InferencePlan) -> list[str]:

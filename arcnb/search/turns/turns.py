@@ -13,9 +13,11 @@ the tasks whose selection is least certain.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError, some
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.rendering import template_digest
@@ -80,13 +82,43 @@ def predict_turns(
 def _check_room(report: InferenceReport, made: SampledSet, plan: TurnPlan, backend) -> None:
     """ArcnbError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
     if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
-        longest = made.sampling.max_tokens
-        raise ArcnbError(
-            f"no prompt fits: the prompts of {len(report.too_long)} tasks have "
-            f"{min(report.too_long.values()):,} tokens and more, and answers of {longest:,} leave "
-            f"{backend.context - longest:,} of the context "
-            "(max_length, max_completion_length)"
-        )
+        raise _no_room(report.too_long, made, backend.context)
+
+
+def check_room(made: SampledSet, plan: TurnPlan, tokenizer, context: int) -> None:
+    """ArcnbError where `predict_turns` would sample first turns and find that no prompt of them fits.
+
+    For a stage to ask before it loads a model: the first prompt that fits ends it; small tasks come first.
+    """
+    if plan.rounds.n_shards > 1 or made.predictions.parts():
+        return
+    shortest: dict[str, int] = {}
+    for task in sorted(made.tasks, key=_cells):
+        views = [plan.first.view(task, round_) for round_ in range(plan.first.n_rounds)]
+        # Nothing else of a view changes a prompt's length, see arcnb.models.prompts.lengths.
+        differing = {(view.test_index, view.augmentation.n_rot90 % 2): view for view in views}
+        for view in differing.values():
+            length = len(made.prompt_format.prompt_ids(tokenizer, view.apply(task)))
+            if length + made.sampling.max_tokens <= context:
+                return
+            shortest[task.task_id] = min(shortest.get(task.task_id, length), length)
+    if shortest:
+        raise _no_room(shortest, made, context)
+
+
+def _cells(task: Task) -> int:
+    grids = [*(grid for pair in task.train for grid in (pair.input, pair.output)), task.test[0].input]
+    return sum(grid.size for grid in grids)
+
+
+def _no_room(lengths: Mapping[str, int], made: SampledSet, context: int) -> ArcnbError:
+    """lengths: of a prompt of each task, in tokens."""
+    longest = made.sampling.max_tokens
+    return ArcnbError(
+        f"no prompt fits: the prompts of {len(lengths)} tasks have "
+        f"{min(lengths.values()):,} tokens and more, and answers of {longest:,} leave "
+        f"{context - longest:,} of the context (max_length, max_completion_length)"
+    )
 
 
 def check_turns(made: SampledSet, plan: TurnPlan, refine_from: PredictionSet | None = None) -> None:

@@ -8,7 +8,9 @@ import pytest
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.arc.views import AUGMENTATIONS
 from arcnb.errors import ArcnbError
+from arcnb.models.prompts.chat import prompts_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Sampling
@@ -18,11 +20,12 @@ from arcnb.search.comparing.evaluation import curves
 from arcnb.search.comparing.sets import read_sets
 from arcnb.search.refinement.tree import best_trees
 from arcnb.search.sampling import predict
+from arcnb.search.sampling.questions import FirstTurns
 from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.turns.budget import TurnPlan
 from arcnb.search.turns.report import turn_table
-from arcnb.search.turns.turns import check_turns, predict_turns
+from arcnb.search.turns.turns import check_room, check_turns, predict_turns
 from tests.search.canned_engine import CannedEngine
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
@@ -345,6 +348,24 @@ def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
     share = replace(plan, rounds=replace(ROUNDS, shard=0, n_shards=2))  # another may have some that fit
     predictions, _, _ = run("q", share, some=one, context=100)
     assert not len(predictions)
+
+
+def test_that_no_prompt_fits_is_known_without_an_engine(run, tasks, tmp_path):
+    tokenizer = load_tokenizer(resolve_model("default"))
+    made = SampledSet(tasks, PredictionSet(tmp_path / "new"), prompt_format(), SAMPLING)
+    for augment in AUGMENTATIONS:
+        plan = TurnPlan(replace(ROUNDS, n_predictions=40, augment=augment))
+        questions = FirstTurns(plan.first, made.prompt_format)
+        prompts = [questions.question(task, slot).prompt for task in tasks for slot in range(20)]
+        needed = min(map(len, prompts_ids(tokenizer, prompts))) + SAMPLING.max_tokens
+        check_room(made, plan, tokenizer, needed)
+        with pytest.raises(
+            ArcnbError, match=f"the prompts of {len(tasks)} tasks have {needed - 64:,} tokens"
+        ):
+            check_room(made, plan, tokenizer, needed - 1)
+    begun, _, _ = run("p")
+    check_room(replace(made, predictions=begun), PLAN, tokenizer, 100)  # goes on with what was sampled
+    check_room(made, replace(PLAN, rounds=replace(ROUNDS, n_shards=2)), tokenizer, 100)
 
 
 def test_what_would_be_refused_is_known_without_an_engine(run, tasks, tmp_path):
