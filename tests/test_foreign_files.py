@@ -1,8 +1,12 @@
 """Valid files changed at random: every reader reads them, or says in one sentence why it does not."""
 
+import builtins
 import copy
+import errno
 import gzip
+import io
 import json
+import os
 import random
 from pathlib import Path
 
@@ -17,7 +21,9 @@ from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.problems.prompt_text import problem_format
 from arcnb.problems.sets.files import load_problems, write_problems
+from arcnb.search.comparing.arms import parse_arms
 from arcnb.search.comparing.searches import submission_score
+from arcnb.search.comparing.sets import open_sets
 from arcnb.synth.barc_tasks import barc_tasks
 
 N_CHANGES = 60  # of each form of each kind of file
@@ -217,3 +223,63 @@ def test_a_changed_part_of_a_prediction_set_is_read_or_refused_in_one_sentence(t
         draw = random.Random(f"predictions{number}")
         path.write_bytes(parquet(changed(content, draw)) if number % 2 else broken(part.read_bytes(), draw))
         was_read(read_predictions, path)
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """forbidden(path): what is there or below it cannot be read (root may read all, whatever its mode)."""
+
+    def forbid(path: Path, below_only: bool = False) -> None:
+        def refusing(function):
+            def refused(asked, *given, **options):
+                one = Path(asked) if isinstance(asked, str | os.PathLike) else Path()
+                if path in one.parents or (one == path and not below_only):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(asked))
+                return function(asked, *given, **options)
+
+            return refused
+
+        for module, name in (
+            (builtins, "open"),
+            (io, "open"),
+            (os, "listdir"),
+            (os, "scandir"),
+            (pa, "OSFile"),
+        ):
+            monkeypatch.setattr(module, name, refusing(getattr(module, name)))
+        monkeypatch.setattr(Path, "stat", refusing(Path.stat)) if below_only else None
+
+    return forbid
+
+
+UNREADABLE = {
+    "tasks.json": load_tasks,
+    "tasks.parquet": load_tasks,
+    "folder": load_tasks,
+    "set": lambda path: PredictionSet(path).read(),
+    "set/round00000-shard00-of-01-part00000.parquet": lambda path: PredictionSet(path.parent).read(),
+}
+
+
+@pytest.fixture
+def there(tmp_path):
+    write_tasks([TASK], tmp_path / "folder" / "t.json")
+    for name in ("tasks.json", "tasks.parquet"):
+        write_tasks([TASK], tmp_path / name)
+    PredictionSet(tmp_path / "set").write_part([Prediction("t", "f", 0, 0, status="ok")], 0)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_may_not_be_read_is_said_so(name, there, forbidden):
+    UNREADABLE[name](there / name)
+    forbidden(there / name)
+    with pytest.raises(ArcnbError, match=f"^{there / name}: cannot be read: permission denied$"):
+        UNREADABLE[name](there / name)
+
+
+@pytest.mark.parametrize("read", [load_tasks, open_sets, lambda path: parse_arms(f"a = {path}; b = {path}")])
+def test_what_is_in_a_folder_that_may_not_be_entered_is_said_so(read, there, forbidden):
+    forbidden(there, below_only=True)
+    with pytest.raises(ArcnbError, match=f"^{there / 'set'}: cannot be read: permission denied$"):
+        read(f"{there / 'set'}")

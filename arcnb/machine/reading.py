@@ -22,6 +22,7 @@ import numpy as np
 
 from arcnb.errors import ArcnbError
 
+NO_PERMISSION = "cannot be read: permission denied"
 MAX_DEPTH = 60  # levels of a JSON value: what reads, copies or writes it by recursion must not break off
 
 _NAME = re.compile(r"\.(jsonl?|parquet)(\.gz)?$")
@@ -115,6 +116,8 @@ def named_errors(path: str | Path) -> Iterator[None]:
     except (FileNotFoundError, IsADirectoryError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else "a folder, not a file"
         raise ArcnbError(f"{path}: {reason}") from None
+    except PermissionError:  # says nothing of the content
+        raise ArcnbError(f"{path}: {NO_PERMISSION}") from None
     except (OSError, EOFError, ValueError, OverflowError, zlib.error, pa.ArrowException) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArcnbError(f"{path}: damaged or cut short ({reason})") from None

@@ -28,6 +28,7 @@ from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, to_frame, t
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file, remove_abandoned
+from arcnb.machine.reading import NO_PERMISSION, named_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,9 +80,10 @@ class PredictionSet:
 
     def parts(self) -> list[Path]:
         """The complete parts, sorted by name. A Parquet file with another name is refused."""
-        if not self.folder.is_dir():
-            return []
-        parts = sorted(p for p in self.folder.glob("*.parquet") if not is_temporary(p))
+        with named_errors(self.folder):  # which glob would take for an empty folder
+            if not self.folder.is_dir():
+                return []
+            parts = sorted(p for p in self.folder.iterdir() if p.suffix == ".parquet" and not is_temporary(p))
         for part in parts:
             if not _PART_NAME.fullmatch(part.name):
                 raise ArcnbError(f"{part}: not named like a part of a prediction set")
@@ -216,6 +218,8 @@ def _read_part(part: Path, columns: Sequence[str], task_ids: pa.Array | None) ->
             groups = [_read_group(opened, i, wanted, task_ids) for i in range(opened.num_row_groups)]
         tables = [from_part(group, columns).cast(schema) for group in groups]
         return pa.concat_tables(tables or [schema.empty_table()])
+    except PermissionError:  # says nothing of the content
+        raise ArcnbError(f"{part}: {NO_PERMISSION}") from None
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArcnbError(f"{part}: damaged or not a prediction part ({reason})") from None

@@ -26,7 +26,7 @@ from arcnb.arc.tasks.json_files import (
 from arcnb.arc.tasks.task import Task, unique_ids
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.files import is_temporary
-from arcnb.machine.reading import is_parquet
+from arcnb.machine.reading import is_parquet, named_errors
 
 _DRAWN = 12  # tasks that a task set draws
 
@@ -160,27 +160,32 @@ def _path(source: str | Path) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
-        files = parts or arc_files(path)
-        if not files:
-            below = sorted({file.parent.name for end in _ENDINGS for file in path.glob(f"*/*{end}")})
-            remedy = f"; its folders {', '.join(below[:9])} have some: name one of them" if below else ""
-            raise ArcnbError(f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}")
-        return files
-    if not path.exists():
-        if "*" in str(path):
-            recipe = "notebook 01 makes a set of a recipe, by whose name or tasks.parquet it is taken here"
-            raise ArcnbError(f"{path}: no such file; {recipe}")
-        raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")
-    return [path]
+    with named_errors(path):
+        if path.is_dir():
+            parts = sorted(file for file in path.glob("*.parquet") if not is_temporary(file))
+            files = parts or arc_files(path)
+            if not files:
+                below = sorted({file.parent.name for end in _ENDINGS for file in path.glob(f"*/*{end}")})
+                remedy = f"; its folders {', '.join(below[:9])} have some: name one of them" if below else ""
+                raise ArcnbError(
+                    f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}"
+                )
+            return files
+        if not path.exists():
+            if "*" in str(path):
+                recipe = (
+                    "notebook 01 makes a set of a recipe, by whose name or tasks.parquet it is taken here"
+                )
+                raise ArcnbError(f"{path}: no such file; {recipe}")
+            raise ArcnbError(f"{path}: no such file, and not one of the sources{nearest(str(path), SOURCES)}")
+        return [path]
 
 
 def _content_version(files: list[Path]) -> str:
     digest = hashlib.sha256()
     solutions = [solutions_path(file) for file in files]
     for file in [*files, *(file for file in solutions if file is not None and file.exists())]:
-        with file.open("rb") as handle:
+        with named_errors(file), file.open("rb") as handle:
             digest.update(hashlib.file_digest(handle, "sha256").digest())
     return f"sha256 {digest.hexdigest()[:16]}"
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
+from arcnb.machine.reading import named_errors
 from arcnb.search.comparing.sets import check_versions, table_frame
 from arcnb.values import bare, split_unquoted
 
@@ -55,7 +56,9 @@ def _source(text: str, arm: str) -> tuple[Path, int]:
     if not found:
         raise ArcnbError(f"compare: a seed of {arm!r} names no folder")
     path = Path(bare(found["folder"]))
-    if not path.is_dir():
+    with named_errors(path):
+        is_folder = path.is_dir()
+    if not is_folder:
         quoted = " (a path with any of , ; = | + stands in double quotes)"
         raise ArcnbError(f"compare: prediction set {path} of {arm!r} does not exist{quoted}")
     return path, int(found["first"] or 0)

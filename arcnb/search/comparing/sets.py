@@ -14,6 +14,7 @@ from arcnb.arc.scores.submission import Submission, create_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, nearest
+from arcnb.machine.reading import named_errors
 from arcnb.search.sampling.conditions import tasks_asked
 from arcnb.search.turns.budget import with_stage
 from arcnb.values import listed
@@ -76,7 +77,8 @@ def _sets_in(folder: Path) -> list[Path]:
     def is_set(path: Path) -> bool:
         return any(path.glob("round*.parquet"))
 
-    inner = sorted(path for path in folder.glob("*/") if is_set(path))
+    with named_errors(folder):
+        inner = sorted(path for path in folder.glob("*/") if is_set(path))
     return inner if inner and not is_set(folder) else [folder]
 
 
