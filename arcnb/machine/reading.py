@@ -42,6 +42,8 @@ def read_rows(path: str | Path, strict: bool = True) -> Iterator[tuple[str, Mapp
     with named_errors(path), opened(path) as file:
         if not _NAME.search(str(path)):
             raise ArcnbError(f"{path}: rows come from files named .json, .jsonl or .parquet (or .gz)")
+        if ".parquet" in Path(path).suffixes and not (_is_parquet(file) or _begins_as_json(file)):
+            raise ArcnbError(f"{path}: not Parquet, damaged or cut short at its beginning")
         for place, row in _parquet_rows(file, path) if _is_parquet(file) else _json_rows(file, path):
             if not isinstance(row, Mapping | ArcnbError):
                 row = ArcnbError(f"{place}: it is {type(row).__name__}, not an object")
@@ -136,6 +138,10 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
 
 def _is_parquet(file: BinaryIO) -> bool:
     return file.peek(4)[:4] == b"PAR1"
+
+
+def _begins_as_json(file: BinaryIO) -> bool:
+    return file.peek(64).lstrip(_BLANK)[:1] in (b"[", b"{")
 
 
 def _parquet_rows(file: BinaryIO, path: str | Path) -> Iterator[tuple[str, object]]:

@@ -81,6 +81,8 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
     if text == "default":
         return ModelPath("default", embedded_model())
     folder = Path(text).expanduser()
+    if folder.is_file():
+        raise ArcnbError(f"model {folder} is a file; name the folder that it is in")
     if not folder.is_dir():
         if not _HUB_ID.fullmatch(text) or folder.parent.is_dir():
             raise ArcnbError(

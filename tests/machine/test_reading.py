@@ -90,6 +90,8 @@ def test_pairs_of_surrogates_and_backslashes_are_no_fault(tmp_path):
     ("name", "content", "sentence"),
     [
         ("x.parquet", b"PAR1", "damaged or cut short"),
+        ("x.parquet", b"\0AR1", "not Parquet, damaged or cut short"),
+        ("x.parquet.gz", b"", "not Parquet, damaged or cut short"),
         ("x.json.gz", gzip.compress(LINES * 99, mtime=0)[:-9], "damaged or cut short"),
         ("x.json", b'[{"a": 1}', "not JSON, damaged or cut short at line 1"),
         ("x.json", b'{"a": 1, "a": 2}', "key 'a' occurs twice"),

@@ -39,6 +39,11 @@ def test_missing_folder(tmp_path):
         resolve_model(tmp_path / "nowhere")
 
 
+def test_a_file_is_no_model_folder(tiny):
+    with pytest.raises(ArcnbError, match=r"config\.json is a file; name the folder that it is in"):
+        resolve_model(tiny.folder / "config.json")
+
+
 def test_hub_id_that_cannot_be_had(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ArcnbError, match="'nobody/nothing' is neither a folder nor available from the hub"):

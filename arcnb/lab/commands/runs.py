@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     if reference is None:
         raise ArcnbError(f"{earlier} does not say which notebook it ran; name it")
     path = files.find_notebook(reference)
+    if earlier is not None and earlier.kind not in ("", path.stem):
+        raise ArcnbError(f"{earlier.path.name} is a run of {earlier.kind}, so {path.stem} cannot resume it")
     declared = files.declared_beside(path, options.profile)
     given = shared.given_values(options, path, declared)
     if earlier is not None:

@@ -5,6 +5,7 @@ from .guides import guides_of as guides_of
 from .history import SignalHistory as SignalHistory
 from .prompt_rows import PromptRows as PromptRows
 from .prompt_rows import fitting_tasks as fitting_tasks
+from .prompt_rows import none_within as none_within
 from .prompt_rows import prompt_rows as prompt_rows
 from .prompt_rows import trainer_text as trainer_text
 from .refusals import row_problems as row_problems

@@ -17,6 +17,7 @@ from functools import partial
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
+from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.format import PromptFormat, fence_after
 from arcnb.models.prompts.lengths import longest_prompt
@@ -129,9 +130,14 @@ def prompt_rows(
     longest = partial(kind.longest_prompt, prompt_format=prompt_format, tokenizer=tokenizer)
     fitting, too_long = fitting_tasks(tasks, order, n_tasks or len(tasks), longest, max_prompt_tokens)
     if not fitting:
-        raise ValueError(f"no task of {len(tasks)} has a prompt within {max_prompt_tokens} tokens")
+        raise none_within(max_prompt_tokens, f"no task of {len(tasks)} has a prompt")
     history = SignalHistory() if history is None else history
     return kind(fitting, prompt_format, tokenizer, seed, augment, history, too_long, guides, adaptive)
+
+
+def none_within(limit: int, said: str) -> ArcnbError:
+    """What to raise where every prompt is longer than the limit, with the parameters that it derives from."""
+    return ArcnbError(f"{said} within {limit} tokens (max_prompt_length, max_length, max_completion_length)")
 
 
 def fitting_tasks(

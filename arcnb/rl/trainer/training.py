@@ -38,7 +38,7 @@ from arcnb.rl.resuming.identity import (
 )
 from arcnb.rl.resuming.run_folder import copy_whole, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, guides_of, prompt_rows
+from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, guides_of, none_within, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved
@@ -149,7 +149,7 @@ def _eval_tasks(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tup
     order = rng(plan.seed, "held-out tasks").permutation(len(tasks))
     fitting, too_long = fitting_tasks(tasks, order, plan.n_eval_tasks or len(tasks), longest, limit)
     if not fitting:
-        raise ArcnbError(f"none of {len(tasks)} eval tasks has a prompt within {limit} tokens")
+        raise none_within(limit, f"no eval task of {len(tasks)} has a prompt")
     return fitting, len(too_long)
 
 

@@ -20,7 +20,7 @@ from arcnb.machine.reading import naming, shown
 from arcnb.models.prompts.chat import render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.rl.rows import PromptRows, trainer_text
+from arcnb.rl.rows import PromptRows, none_within, trainer_text
 
 TEXTS = ("task_id", "task_fingerprint", "parent", "parent_status")
 SCORES = tuple(f"parent_{score}" for score in SCORE_COLUMNS)
@@ -118,7 +118,7 @@ def frozen_rows(
         else:
             fitting.append(row)
     if not fitting:
-        raise ArcnbError(f"{path}: none of {len(found)} conversations is within {max_prompt_tokens} tokens")
+        raise none_within(max_prompt_tokens, f"{path}: none of {len(found)} conversations is")
     used = {row["task_id"] for row in fitting}
     of_rows = [task for task in tasks if task.task_id in used]
     return FrozenRows(of_rows, prompt_format, tokenizer, seed, too_long=too_long, conversations=fitting)

@@ -23,7 +23,7 @@ from arcnb.lab.execution.stopping import StopSignals
 from arcnb.lab.runs import heartbeat
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.run import list_runs, new_run
 from tests.lab.watching import process_exists, statuses, wait_for
 
 RECORD = "run.record(outcome={'n': n})"
@@ -173,6 +173,17 @@ def test_sigterm_lets_the_cell_save_and_a_resumed_run_finishes(notebook, start, 
     assert [attempt["status"] for attempt in run.manifest["attempts"]] == ["preempted"]
     assert statuses(run.path / "01_small.attempt-1.ipynb")[-1] == "pending"
     assert cli.main(["run", "--resume", run.path.name]) == 0, "nothing left to do is no error"
+
+
+@pytest.mark.parametrize("changed", [[], ["-p", "n", "5"]])
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_a_run_is_not_resumed_with_another_notebook(status, changed, notebook, capsys):
+    run = new_run("a", {}, notebook_record(notebook()), "engine")
+    run.update(status=status)
+    other = notebook(name="02_other", parameters="m = 1  # of its own")
+    assert cli.main(["run", str(other), "--resume", run.path.name, *changed]) == 2
+    said = f"{run.path.name} is a run of 01_small, so 02_other cannot resume it"
+    assert said in capsys.readouterr().err
 
 
 def test_signals_to_every_process_or_twice_at_once_do_not_disturb_the_saving(notebook, start, runs_root):

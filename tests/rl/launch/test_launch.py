@@ -181,7 +181,7 @@ def test_what_a_process_refuses_it_leaves_for_its_launcher(plan, tasks, tmp_path
     """Only a process knows how long the prompts are."""
     monkeypatch.setitem(sys.modules, "vllm", None)  # which main leaves behind, as a process of its own may
     path = plan(tmp_path, max_prompt_length=1).write(tasks, ())
-    with pytest.raises(ValueError, match="no task of 3 has a prompt within 1 tokens"):
+    with pytest.raises(ValueError, match=r"no task of 3 has a prompt within 1 tokens \(max_prompt_length, "):
         main(str(path))
     assert "no task of 3 has a prompt" in json.loads(path.with_name("report.json").read_text())["error"]
 
