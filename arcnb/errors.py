@@ -34,6 +34,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; there are {', '.join(names)}" if names else "; there are none"
 
 
+def number_of(n: int, noun: str) -> str:
+    """'1 step', '2 steps'."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 def some(names: Sequence[str]) -> str:
     """The first five names, and how many more there are."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -285,7 +285,7 @@ def test_a_source_that_is_none_is_asked_back_as_a_run(notebook, capsys):
     path = notebook("raise ValueError(f'{tasks}: no such file')", parameters=parameters)
     assert cli.main(["run", str(path), "-p", "tasks", "mien", "--quiet"]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "ValueError: mien: no such file; no run is called 'mien'; did you mean 'mine'?; see " in said
+    assert "ValueError: mien: no such file; no run is called 'mien'; did you mean 'mine'? See " in said
     other = notebook("raise ValueError(f'{label}: no such file')", parameters=parameters, name="02_other")
     assert cli.main(["run", str(other), "-p", "tasks", "dsl*3", "-p", "label", "mien", "--quiet"]) == 1
     assert "no run is called" not in capsys.readouterr().err, "dsl was found"

@@ -260,7 +260,8 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     if manifest["end"] is None:  # it could not be written, which was said above
         return 1
     why = manifest["error"]["sentence"] + (run_meant(current) if manifest["status"] == "failed" else "")
-    say(f"{path.name} {manifest['status']} at {why}; see {current.copy_path}", 1)
+    see = " See" if why.endswith("?") else "; see"
+    say(f"{path.name} {manifest['status']} at {why}{see} {current.copy_path}", 1)
     if manifest["status"] == "preempted":
         note(f"arcnb: to go on: arcnb run --resume {current.path}")
         stop = manifest["stop"] or {"signal": "SIGTERM"}  # which only the notebook's own trainer heard

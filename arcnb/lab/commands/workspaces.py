@@ -23,6 +23,8 @@ _SAID = {
 
 def init(options: argparse.Namespace) -> int:
     """`arcnb init DIR`: lay out notebooks, profiles and pipelines."""
+    if not options.folder:  # which Path takes for the current folder
+        raise ArcnbError("an empty text names no folder")
     folder = layout.init(Path(options.folder).expanduser().resolve())
     n = len(list((folder / "notebooks").glob("*.ipynb")))
     note(f"{n} notebooks with their profiles and pipelines; `arcnb doctor` says what this machine can do")

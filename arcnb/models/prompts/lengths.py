@@ -84,7 +84,7 @@ def fitting(lengths: pd.DataFrame, max_prompt_length: int) -> pd.DataFrame:
     kept = lengths[lengths["prompt_tokens"] <= max_prompt_length]
     if kept.empty:
         raise ArcnbError(
-            f"none of {len(lengths)} tasks has a prompt of at most max_prompt_length={max_prompt_length}; "
+            f"no task of {len(lengths)} has a prompt of at most max_prompt_length={max_prompt_length}; "
             f"the shortest has {lengths['prompt_tokens'].min()} tokens"
         )
     return kept

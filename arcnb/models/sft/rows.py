@@ -184,7 +184,7 @@ def sft_rows(
     """
     with_program = [task for task in tasks if task.program]
     if not with_program:
-        raise ArcnbError(f"none of the {len(tasks)} tasks has a program to learn from")
+        raise ArcnbError(f"no task of {len(tasks)} has a program to learn from")
     builder = RowBuilder(model, prompt_format, seed, augment)
     table = RowTable(max_length, {})
     drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import leave
@@ -73,7 +73,7 @@ class SftReport:
         losses = [row["loss"] for row in self.history if "loss" in row]
         lost = f": loss {losses[0]:.2f} at first, {losses[-1]:.2f} at the end" if losses else ""
         stopped = "" if self.status == "done" else f", {self.status}"
-        return f"{self.steps} steps in {self.seconds:.0f} s{lost}{stopped}."
+        return f"{number_of(self.steps, 'step')} in {self.seconds:.0f} s{lost}{stopped}."
 
     def outcome(self) -> dict:
         """Plain values for the run's manifest."""

@@ -13,6 +13,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.scores.intervals import percent, range_text
 from arcnb.arc.tasks.task import Task
+from arcnb.errors import number_of
 from arcnb.rl.watching.evaluations import Evaluations
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class TrainingReport:
         if not rows:
             return f"{first} No eval tasks were sampled while it trained."
         ends = rows if len(rows) == 1 else [rows[0], rows[-1]]
-        rates = [f"{_with_interval(row)} after {row['step']:g} steps" for row in ends]
+        rates = [f"{_with_interval(row)} after {number_of(int(row['step']), 'step')}" for row in ends]
         said = f"{first} Of the samples for eval tasks {', '.join(rates)} solve their task"
         return f"{said}." if len(ends) == 1 else f"{said}: {self._changes(rows)}"
 
@@ -119,7 +120,9 @@ class TrainingReport:
         fall = evaluations.change(best, last)
         seen = fall is not None and fall.seen
         verdict = f"from it to the last {fall}" if seen else "the last is not shown to be worse"
-        return f"{said} Best of {len(rates)} was that after {best} steps, kept in best/; {verdict}."
+        return (
+            f"{said} Best of {len(rates)} was that after {number_of(best, 'step')}, kept in best/; {verdict}."
+        )
 
     def table(self) -> pd.DataFrame:
         """The columns to look at first, a row a step."""

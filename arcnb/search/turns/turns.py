@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Task
-from arcnb.errors import ArcnbError, some
+from arcnb.errors import ArcnbError, number_of, some
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.rendering import template_digest
 from arcnb.programs.executor.executor import Executor
@@ -115,7 +115,7 @@ def _no_room(lengths: Mapping[str, int], made: SampledSet, context: int) -> Arcn
     """lengths: of a prompt of each task, in tokens."""
     longest = made.sampling.max_tokens
     return ArcnbError(
-        f"no prompt fits: the prompts of {len(lengths)} tasks have "
+        f"no prompt fits: the prompts of {number_of(len(lengths), 'task')} have "
         f"{min(lengths.values()):,} tokens and more, and answers of {longest:,} leave "
         f"{context - longest:,} of the context (max_length, max_completion_length)"
     )

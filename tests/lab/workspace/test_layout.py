@@ -119,3 +119,10 @@ def test_what_its_user_removed_stays_away_and_what_is_not_delivered_any_more_sta
 def test_only_workspaces_are_upgraded(tmp_path, delivery, monkeypatch):
     with pytest.raises(ArcnbError, match="is no workspace; `arcnb init"):
         layout.upgrade(tmp_path)
+
+
+def test_an_empty_text_lays_out_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", ""]) == 2
+    assert "an empty text names no folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

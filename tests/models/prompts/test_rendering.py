@@ -198,5 +198,5 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     kept = "1 of 2 tasks are kept; their prompts have"
     assert kept_text(lengths, shortest).startswith(kept)
     assert kept_text(lengths, shortest).endswith(f"with more than {shortest} tokens: {task.task_id}.")
-    with pytest.raises(ArcnbError, match=rf"none of 2 tasks .* max_prompt_length=5; .* has {shortest}"):
+    with pytest.raises(ArcnbError, match=rf"no task of 2 .* max_prompt_length=5; .* has {shortest}"):
         fitting(lengths, 5)

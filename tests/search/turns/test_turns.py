@@ -342,7 +342,7 @@ def test_a_conversation_that_fills_the_context_is_counted_and_left_out(run, task
 @pytest.mark.parametrize("turns", [1, 2])
 def test_tasks_of_which_no_prompt_fits_are_refused(run, tasks, turns):
     plan, one = TurnPlan(ROUNDS, turns), tasks.subset(["t1"])
-    said = r"no prompt fits: the prompts of 1 tasks have \d+ tokens and more, .* 64 leave 36 of the context"
+    said = r"no prompt fits: the prompts of 1 task have \d+ tokens and more, .* 64 leave 36 of the context"
     with pytest.raises(ArcnbError, match=said):
         run("p", plan, some=one, context=100)
     share = replace(plan, rounds=replace(ROUNDS, shard=0, n_shards=2))  # another may have some that fit
