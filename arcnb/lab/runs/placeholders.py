@@ -73,7 +73,7 @@ def run_meant(run: Run) -> str:
     parameter was given, and that is neither a path nor a run, but nearly one. Whoever takes tasks or an
     adapter by a name of its own, knows nothing of runs."""
     manifest = run.manifest
-    names = run_names() - {run.path.name[16:]}
+    names = run_names() - {run.called}
     for name, value in manifest["parameters"].items():
         if not isinstance(value, str) or name.rpartition(".")[2] not in TAKEN:
             continue

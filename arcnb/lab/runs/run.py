@@ -73,6 +73,12 @@ class Run:
         return str(self.manifest["name"])
 
     @property
+    def called(self) -> str:
+        """Its folder's name without the time: its own name, also where the manifest cannot be read, but for
+        the number of a second one of that second."""
+        return self.path.name[len("20260101-120000-") :]
+
+    @property
     def kind(self) -> str:
         """Its notebook's stem, "05_grpo" say; "" of a script's."""
         return Path((self.manifest["notebook"] or {}).get("path", "")).stem
@@ -311,8 +317,8 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
 
 
 def run_names() -> set[str]:
-    """The names of all runs: their folders' names without the time."""
-    return {run.path.name[16:] for run in list_runs()}
+    """What the folders of all runs are called."""
+    return {run.called for run in list_runs()}
 
 
 def named_exactly(name: str) -> Run | None:
@@ -325,7 +331,7 @@ def named_exactly(name: str) -> Run | None:
 def _newest(name: str) -> Run | None:
     """The newest run of this name; if no readable one has it, the newest whose folder is called so: whoever
     reads its manifest hears what is wrong with it."""
-    found = runs_called(name) or [run for run in reversed(list_runs()) if run.path.name[16:] == name]
+    found = runs_called(name) or [run for run in reversed(list_runs()) if run.called == name]
     return next(iter(found), None)
 
 

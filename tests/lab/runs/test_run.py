@@ -400,3 +400,9 @@ def test_a_card_is_safe_html(monkeypatch):
     assert ">done<" in card
     monkeypatch.setenv("ARCNB_RUN_DIR", str(run.path))
     assert "arcnb-badge" not in run._repr_html_(), "a run that shows itself is not finished yet"
+
+
+def test_a_folder_is_called_as_its_run_is():
+    run = new_run("a-b_1.x")
+    (run.path / "manifest.json").write_text("damaged")
+    assert run.called == "a-b_1.x"
