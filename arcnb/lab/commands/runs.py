@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.lab.batch.sweeps import Sweep, named, runs_named
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
@@ -20,7 +20,16 @@ from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.placeholders import run_meant
-from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
+from arcnb.lab.runs.run import (
+    Run,
+    check_name,
+    find_run,
+    folders_without_manifest,
+    list_runs,
+    new_run,
+    run_name,
+    runs_root,
+)
 from arcnb.values import choices
 
 
@@ -212,6 +221,10 @@ def rm(options: argparse.Namespace) -> int:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
         sizes.append((sum(size for size, _ in sizes), f"{len(sizes)} runs in {runs_root()}"))
         print(cards.aligned([(cards.size_text(size), name) for size, name in sizes]))
+        if half := folders_without_manifest():
+            size = cards.size_text(sum(map(disk.disk_bytes, half)))
+            folders = number_of(len(half), "folder")
+            note(f"not counted: {folders} of runs without a manifest, {size}, the first {half[0].name}")
         return 0
     runs = runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)

@@ -56,6 +56,21 @@ def test_disk_use_and_what_others_need(runs_root, capsys):
     assert list(runs_root.iterdir()) == []
 
 
+def test_folders_that_lost_their_manifest_are_counted_and_stay(runs_root, capsys):
+    run_with("whole")
+    (runs_root / "sweeps").mkdir()
+    assert cli.main(["rm"]) == 0
+    assert not capsys.readouterr().err
+    half = run_with("half", 3_000_000)
+    (half.path / "manifest.json").unlink()
+    assert cli.main(["rm"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].endswith(f"1 runs in {runs_root}")
+    assert "not counted: 1 folder of runs without a manifest, 3" in said.err
+    assert said.err.endswith(f", the first {half.path.name}\n")
+    assert half.path.is_dir()
+
+
 def test_running_runs_are_not_removed(capsys):
     run = new_run("busy")
     assert cli.main(["rm", "busy"]) == 2
