@@ -164,7 +164,7 @@ BREAKS: list[Break] = [
     Break(
         "No evaluation task is among the trainable ones",
         "arcnb/synth/splits.py",
-        "if not is_held_out(task)]",
+        "if not left_out(task)]",
         "if task.task_id not in HELD_OUT_TRAINING]",
         (
             "tests/synth/test_splits.py::test_what_is_trained_on_leaves_out_held_out_and_evaluation_tasks_of_any_data",
