@@ -6,7 +6,15 @@ from functools import lru_cache
 
 @lru_cache(maxsize=2048)  # a task's program is asked for when it comes and when it is accepted
 def normal_form(program: str) -> str:
-    """The program without comments, docstrings and layout: equal for programs that differ in these alone."""
+    """The program without comments, docstrings and layout: equal for programs that differ in these alone. One
+    that is nested too deeply to be read or written, as no person would nest it, is equal to itself alone."""
+    try:
+        return _normal_form(program)
+    except (RecursionError, MemoryError):
+        return program
+
+
+def _normal_form(program: str) -> str:
     tree = ast.parse(program)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):

@@ -161,5 +161,12 @@ def test_normal_form_ignores_comments_docstrings_and_layout():
     assert normal_form(a) != normal_form("def transform(grid): return grid.T")
 
 
+@pytest.mark.parametrize("n", [1500, 20000])
+def test_a_program_nested_too_deeply_to_be_written_is_equal_to_itself_alone(n):
+    """It may well solve its task, and ends no search and no evaluation."""
+    deep = "def transform(grid):\n    x = " + "+".join(["1"] * n) + "\n    return grid\n"
+    assert normal_form(deep) == deep
+
+
 def test_token_estimate_is_near_the_count_of_words_and_symbols():
     assert approximate_tokens("x1 = recolor(grid, 1, 23)\n") == 13
