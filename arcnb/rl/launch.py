@@ -159,10 +159,12 @@ def one_launch(
             lost=lost,
         )
     except LaunchError as error:
+        if not report.is_file():
+            raise
         # Processes that lost their server or another node save what they have and say that they were stopped.
         # Why is known here alone.
-        ended = json.loads(report.read_text()).get("status") if report.is_file() else None
-        if not report.is_file() or (isinstance(error, LostError) and ended in (None, "preempted")):
+        status = json.loads(report.read_text()).get("status")
+        if isinstance(error, LostError) and status in (None, "preempted"):
             raise
     if not report.is_file():
         raise LaunchError("the training processes ended without a report")

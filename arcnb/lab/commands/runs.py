@@ -24,7 +24,6 @@ from arcnb.lab.runs.run import (
     Run,
     check_name,
     find_run,
-    folders_without_manifest,
     list_runs,
     new_run,
     run_name,
@@ -221,7 +220,7 @@ def rm(options: argparse.Namespace) -> int:
         sizes = sorted((disk.disk_bytes(item.path), item.path.name) for item in list_runs())
         sizes.append((sum(size for size, _ in sizes), f"{len(sizes)} runs in {runs_root()}"))
         print(cards.aligned([(cards.size_text(size), name) for size, name in sizes]))
-        if half := folders_without_manifest():
+        if half := disk.folders_without_manifest():
             size = cards.size_text(sum(map(disk.disk_bytes, half)))
             folders = number_of(len(half), "folder")
             note(f"not counted: {folders} of runs without a manifest, {size}, the first {half[0].name}")

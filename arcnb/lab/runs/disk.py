@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
 
 # A folder moves to .removed.PID, below the root, first, so that no half of it looks like a run.
 REMOVED = ".removed"
+_RUN_FOLDER = re.compile(r"\d{8}-\d{6}-.+")
 
 
 def disk_bytes(folder: Path) -> int:
@@ -30,6 +32,13 @@ def disk_bytes(folder: Path) -> int:
                 seen.add((state.st_dev, state.st_ino))
                 total += state.st_blocks * 512
     return total
+
+
+def folders_without_manifest() -> list[Path]:
+    """Folders below the root that are named as runs are and are none, for want of a manifest: half deleted
+    ones, say."""
+    named = sorted(runs_root().glob("[0-9]*-[0-9]*-*/"))
+    return [path for path in named if _RUN_FOLDER.fullmatch(path.name) and not (path / MANIFEST).exists()]
 
 
 def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:

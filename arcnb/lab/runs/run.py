@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError, nearest
+from arcnb.errors import ArcnbError, nearest, reason
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import first, run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
@@ -43,7 +43,6 @@ from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import make_folder
 
-_RUN_FOLDER = re.compile(r"\d{8}-\d{6}-.+")
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 
 
@@ -276,15 +275,8 @@ def list_runs() -> list[Run]:
     except FileNotFoundError:  # nothing has run yet
         return []
     except OSError as error:
-        raise ArcnbError(f"{root} cannot be listed: {error.strerror or error}") from None
+        raise ArcnbError(f"{root} cannot be listed: {reason(error)}") from None
     return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
-
-
-def folders_without_manifest() -> list[Path]:
-    """Folders below the root that are named as runs are and are none, for want of a manifest: half deleted
-    ones, say."""
-    named = sorted(runs_root().glob("[0-9]*-[0-9]*-*/"))
-    return [path for path in named if _RUN_FOLDER.fullmatch(path.name) and not (path / MANIFEST).exists()]
 
 
 def runs_called(name: str) -> list[Run]:

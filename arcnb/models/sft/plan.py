@@ -139,10 +139,12 @@ class SftPlan(Plan):
 
     def said_of_reserved(self, n_left_out: int) -> str:
         """What the page says of tasks left out; "" where none was met."""
+        kinds = {"reserved": not self.train_on_held_out, "eval": bool(self.eval_tasks)}
+        named = " and ".join(f"{kind} tasks" for kind, asked in kinds.items() if asked)
+        said = [f"{named.capitalize()} left out: {n_left_out:,}."] if n_left_out else []
         if self.train_on_held_out:
-            return "train_on_held_out: reserved tasks were learnt, too; results on them are memory."
-        kinds = "Reserved tasks and eval tasks" if self.eval_tasks else "Reserved tasks"
-        return f"{kinds} left out: {n_left_out:,}." if n_left_out else ""
+            said.append("train_on_held_out: reserved tasks were learnt, too; results on them are memory.")
+        return " ".join(said)
 
     def steps(self, n_rows: int) -> int:
         """Optimizer steps of the training: max_steps, or so many rounds of n_rows rows."""

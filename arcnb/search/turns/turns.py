@@ -49,14 +49,14 @@ def predict_turns(
     """
     if len(plan.quotas) == 1:
         only = predict(made, backend, executor, plan.first)
-        _check_room(only, made, plan, backend)
+        _refuse_empty(only, made, plan, backend)
         return only
     hold_to_conditions(made.predictions, _conditions(made, plan, refine_from))
     report = TurnsReport()
     if refine_from is None:
         # Divided as later turns are: a task that changed its shard would be refined before it is sampled.
         first = predict(made, backend, executor, plan.first, division=plan.rounds)
-        _check_room(first, made, plan, backend)
+        _refuse_empty(first, made, plan, backend)
         report.turns.append(TurnReport(0, first, n_tasks=len(made.tasks)))
     mine = replace(made, tasks=shard_of(made, plan.rounds, backend))
     by_id = {task.task_id: task for task in mine.tasks}
@@ -79,7 +79,7 @@ def predict_turns(
     return report
 
 
-def _check_room(report: InferenceReport, made: SampledSet, plan: TurnPlan, backend) -> None:
+def _refuse_empty(report: InferenceReport, made: SampledSet, plan: TurnPlan, backend) -> None:
     """ArcnbError for a set that stays empty; of a shard, the other shards may have prompts that fit."""
     if plan.rounds.n_shards == 1 and report.too_long and not report.made and not report.found:
         raise _no_room(report.too_long, made, backend.context)
