@@ -63,10 +63,8 @@ def build_task_set(
         raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(SPLITS[1:])} or empty")
     if n_tasks < 0:
         raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
-    if not n_tasks:
-        refuse(recipe_problems(recipe))
+    refuse(_repeated(recipe) if n_tasks else recipe_problems(recipe))
     parts = [(source, n, never_ends(source)) for source, n in parsed_recipe(recipe)]
-    refuse(_repeated(recipe))
     stems = _stems(recipe)
     taken: dict[str, str] = {}
     started = time.monotonic()
