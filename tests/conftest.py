@@ -170,8 +170,10 @@ def own_processes() -> list[str]:
             name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:  # it ended meanwhile, or is another user's
             continue
-        # Trackers and fork servers of multiprocessing end with their process, which is pytest's.
-        ours = any(word in name for word in ("pytest", "execnet", "resource_tracker", "forkserver"))
+        # Trackers and fork servers of multiprocessing and compile workers of torch end with their process,
+        # which is pytest's.
+        words = ("pytest", "execnet", "resource_tracker", "forkserver", "_inductor/compile_worker")
+        ours = any(word in name for word in words)
         if marked and name and int(folder.name) != os.getpid() and not ours:
             found.append(f"{folder.name} {name[:120]}")
     return found

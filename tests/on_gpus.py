@@ -67,8 +67,8 @@ def main() -> int:
     for number, node in enumerate(node_ids(args.k)):
         log, began = args.output / f"{number:02d}.log", time.monotonic()
         became = outcome(node, args.seconds, log)
-        errors = re.findall(r"^E  +(.*)", log.read_text(errors="replace"), re.MULTILINE)
-        why = f"  {errors[-1][:200]}" if errors and became[0].isupper() else ""
+        errors = re.findall(r"^E  +(.*)|^(left behind .*)", log.read_text(errors="replace"), re.MULTILINE)
+        why = f"  {''.join(errors[-1])[:200]}" if errors and became[0].isupper() else ""
         print(f"{became:8} {time.monotonic() - began:5.0f} s  {node}{why}", flush=True)
         worst = max(worst, became[0].isupper())
     return worst
