@@ -30,7 +30,7 @@ class Thresholds:
         "distinct outputs / completions that do not solve their task: fires at or below this share of first",
     )
     held_out: float = _threshold(
-        0.5,
+        0.75,
         "pass rate of the eval tasks, last evaluation: fires at or below this share of the best one, if the "
         "fall, task by task, is no chance (95%)",
     )

@@ -146,10 +146,10 @@ def evaluations(*rates, half_width=0.02):
 
 
 def test_a_held_out_rate_that_falls_by_no_chance_is_an_alarm():
-    alarms, monitor = alarms_of(evaluations(0.08, 0.10, 0.07, 0.03, 0.02))
+    alarms, monitor = alarms_of(evaluations(0.08, 0.10, 0.078, 0.03, 0.02))
     assert [(alarm.signal, alarm.step) for alarm in alarms] == [("held_out", 75)], "once"
     assert monitor.best["held_out"] == (0.10, 0.0)
-    assert alarms_of(evaluations(0.10, 0.06, 0.09))[0] == [], "not yet half"
+    assert alarms_of(evaluations(0.10, 0.076, 0.09))[0] == [], "not yet three quarters"
     assert alarms_of(evaluations(0.02, 0.005))[0] == [], "half, but it may be chance"
     unknown = {"held_out/pass@1": 0.0}
     assert alarms_of([*evaluations(1.0), (25, unknown)])[0] == [], "nothing to compare it with"
