@@ -16,6 +16,8 @@ import resource
 import select
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 
 from arcnb.programs import wire
 from arcnb.programs.sandbox import child
@@ -28,6 +30,16 @@ from arcnb.programs.wire import Orders
 # runs none of the interpreter's hooks, which are for threads: there are none here.
 _fork = ctypes.PyDLL(None).fork
 _dup2, _close, _closerange, _enable_gc, _exit = os.dup2, os.close, os.closerange, gc.enable, os._exit
+
+
+class Begun(BaseException):
+    """Raised in a child that answers one of several calls, and caught where the server began.
+
+    ``work`` then runs without the frames of the server, which would tell which call this is, and the others.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
 
 
 class Forks:
@@ -53,19 +65,20 @@ class Forks:
 
     # ---------------------------------------------------------------- one program
 
-    def run_isolated(self, orders: Orders, program: bytes, grids: list) -> bytes:
-        """Fork, watch, kill, join: the record of one program."""
+    def run_isolated(
+        self, orders: Orders, program: bytes, grids: list, total_seconds: float | None = None
+    ) -> bytes:
+        """Fork, watch, kill, join: the record of one program.
+
+        ``total_seconds``: this is one call of several, which have this long together.
+        """
         arrays = [child.input_array(grid) for grid in grids]
         watch = Watch(orders, len(grids), self.page)
-        pid, pipe = self.fork(orders.seconds, orders.memory_mb)
+        pid, pipe = self.fork(total_seconds or orders.seconds, orders.memory_mb)
         if pid == 0:
-            try:
-                if orders.seed:
-                    seed_generators(orders.seed)
-                verdict = child.run_alone(program, arrays, self.namespace, self.page.note)
-                child.write_all(self.RESULT, wire.encode_record(0, *verdict))
-            finally:
-                _exit(0)
+            if total_seconds:
+                raise Begun(partial(self._answer, program, arrays, orders.seed))
+            self._answer(program, arrays, orders.seed)
         data, verdict = self._collect(pid, pipe, watch, orders.output_bytes)
         status, usage = self.end(pid, pipe)
         wall, cpu = time.monotonic() - watch.start, usage.ru_utime + usage.ru_stime
@@ -76,6 +89,16 @@ class Forks:
             verdict = death(status, len(data), cpu, orders.seconds)
         kind, error_type, message = verdict
         return wire.encode_record(0, kind, (), error_type, message, None, wall, cpu, peak)
+
+    def _answer(self, program: bytes, arrays: list, seed: int) -> None:
+        """In the child, which ends with it: run the program and write its record."""
+        try:
+            if seed:
+                seed_generators(seed)
+            verdict = child.run_alone(program, arrays, self.namespace, self.page.note)
+            child.write_all(self.RESULT, wire.encode_record(0, *verdict))
+        finally:
+            _exit(0)
 
     def _collect(
         self, pid: int, pipe: int, watch: Watch, output_bytes: int
@@ -104,7 +127,7 @@ class Forks:
         for number, grid in enumerate(grids, 1):
             left = orders._replace(seconds=max(0.001, orders.seconds - max(cpu, wall / BY_THE_CLOCK)))
             try:
-                data = self.run_isolated(left, program, [grid])
+                data = self.run_isolated(left, program, [grid], orders.seconds)
                 record = wire.parse_record(data, 1)
             except wire.WireError as error:
                 seconds, cpu_seconds, memory = wire.measurements(data)
