@@ -52,13 +52,13 @@ def read_answer(
     """
     strict = False
     if answer_format == "reasoning":
-        kept = _REASONING.fullmatch(text)
         once = all(text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1 for tag in ("reasoning", "answer"))
+        kept = _REASONING.fullmatch(text) if once else None  # many tags would be tried in all their pairs
         answers = _ANSWER.findall(text)
         body = answers[-1] if answers else text
         cut = truncated and (not answers or not text.rstrip().endswith("</answer>"))
         found = language.extract(body, problem, cut)
-        if kept and once:
+        if kept:
             strict = _is_whole(found) and len(FENCE.findall(kept["answer"])) in (0, 2)
         if found.program is None and answers:
             found = language.extract(text, problem, cut)

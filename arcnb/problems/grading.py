@@ -19,6 +19,7 @@ from arcnb.problems.languages.language import TestResult, Trial
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.judging import MAX_MESSAGE
+from arcnb.programs.wire import MAX_TYPE, printable
 
 
 @dataclass
@@ -65,8 +66,8 @@ class ProblemJudge:
             program=reading.found.program,
             extraction=reading.note,
             status=bad.status if bad else "ok",
-            error_type=bad and bad.error_type,
-            error_message=message and message[:MAX_MESSAGE].encode("utf-8", "replace").decode(),
+            error_type=bad and bad.error_type and printable(bad.error_type, MAX_TYPE),
+            error_message=message and printable(message, MAX_MESSAGE),
             error_line=bad and bad.line,
             fingerprint=fingerprint,
             seconds=sum(answer.seconds for answer in answers),

@@ -375,6 +375,14 @@ def test_a_fence_that_never_ends_costs_little(languages):
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.parametrize("again", ["</reasoning>\n<answer>", "<reasoning></reasoning>\n<answer></answer>\n"])
+def test_tags_that_repeat_without_end_cost_little(languages, again):
+    began = time.monotonic()
+    text = "<reasoning>" + again * (100_000 // len(again)) + BLOCK
+    assert not read_answer(text, problem(), languages["python"], "reasoning").strict
+    assert time.monotonic() - began < 2
+
+
 @pytest.mark.parametrize(
     ("text", "answer_format", "strict", "program"),
     [

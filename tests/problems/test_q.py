@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.problems.answers import read_answer
+from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.language import Trial
 from arcnb.problems.languages.q.install import find_q, refuse_silent
 from arcnb.problems.languages.q.language import QLanguage
@@ -132,6 +134,20 @@ def test_a_right_program_passes_and_a_wrong_one_keeps_its_share(q):
         ("ok", True, "2 4"),
         ("ok", False, "7"),
     ]
+
+
+@pytest.mark.parametrize("where", ["says double[1 2] =>", "loading"])
+def test_an_error_brings_no_control_characters(q, where):
+    """Nor more of them than a record is to hold."""
+    error = "\x1b[31m\u202e" + "x" * 3000
+    problem = q_problem()
+    given = Prediction("double", "x", 0, 0, completion=f"```q\n{RIGHT}/ {where} err {error}\n```")
+    (judged,) = ProblemJudge(Languages(None, q=q)).judge([given], {"double": problem})
+    assert (judged.status, judged.train_correct_grids) == ("error", 0.5 if "says" in where else 0.0)
+    assert judged.error_type[:8] == "'\\x1b[31"
+    assert len(judged.error_type) <= 100
+    assert len(judged.error_message) <= 500
+    assert (judged.error_type + judged.error_message).isprintable()
 
 
 def test_errors_of_one_test_leave_the_others(q):
