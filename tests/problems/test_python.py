@@ -244,13 +244,16 @@ def test_results_arrive_whole_and_as_they_are(languages):
         tests=[
             {"input": [3000], "expected": list(range(3000))},
             {"input": [-1], "expected": {"a": [1.5, None], "b": "é\n"}},
+            {"input": [0], "expected": ["red", 2]},
         ],
     )
     program = (
-        "import numpy as np\ndef f(n):\n"
+        "import numpy as np\nfrom enum import Enum, IntEnum\n"
+        "class Text(str, Enum):\n    RED = 'red'\nclass Number(IntEnum):\n    TWO = 2\n"
+        "def f(n):\n    if n == 0:\n        return [Text.RED, Number.TWO]\n"
         "    return list(range(n)) if n > 0 else {'a': (np.float64(1.5), None), 'b': 'é\\n'}"
     )
-    assert [answer.passed for answer in ask(languages, program, asked)] == [True, True]
+    assert [answer.passed for answer in ask(languages, program, asked)] == [True] * 3
 
 
 def test_a_program_that_forges_the_protocol_only_fails(languages):
@@ -325,12 +328,31 @@ ADDS = "print(int(input()) + int(input()), 'é')"
         "@dataclass\nclass Two:\n    a: int\n    b: int\n"
         f"assert typing.get_type_hints(Two) == {{'a': int, 'b': int}}\nimport __main__\n__main__.Two\n{ADDS}",
         f"assert callable(help) and str(copyright)\n{ADDS[:-1]}, file=open(1, 'w'))",
+        "from pathlib import Path\nprint(sum(map(int, Path('/dev/stdin').read_text().split())), 'é')",
+        f"import sys\n{ADDS}\nsys.stdout.flush()\ndel sys.stdout",
     ],
 )
 def test_scripts_have_streams_as_a_process_has(languages, program):
     asked = problem(entry_point="", tests=[{"input": "3\n4\n", "expected": "7 é\n"}])
     (answer,) = ask(languages, program, asked)
     assert (answer.status, answer.passed) == ("ok", True), answer
+
+
+@pytest.mark.parametrize(
+    ("entry", "program", "verdict"),
+    [
+        ("", "\nopen('/etc/passwd')", ("unsafe", "PermissionError", 2)),
+        ("", "x = 1\r\nprint(1 / 0)", ("error", "ZeroDivisionError", 2)),
+        ("", "x = 1\nreturn x", ("syntax", "SyntaxError", None)),  # what parses need not compile
+        ("", "x = 1\nexec('x =')", ("error", "SyntaxError", 2)),
+        ("f", "\ndef f(n):\n    return 1 / 0", ("error", "ZeroDivisionError", 3)),
+        ("f", "def f(a, b):\n    return a", ("error", "TypeError", None)),  # the call's line, which is ours
+    ],
+)
+def test_the_line_of_an_error_is_one_of_the_program(languages, entry, program, verdict):
+    given = {"input": [1] if entry else "", "expected": ""}
+    (answer,) = ask(languages, program, problem(entry_point=entry, tests=[given]))
+    assert (answer.status, answer.error_type, answer.line) == verdict
 
 
 def test_a_pool_of_threads_is_an_error_that_says_so(languages):

@@ -31,6 +31,7 @@ PIECES = 4  # asked for at first
 MAX_BYTES = 64_000
 
 _PYTHON = re.compile(r"(?:python|py)[\d.]*")
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 # Lives in a namespace of its own, so that no name of the program's is in its way. `program` and `result` are
 # put there: the program's namespace and the function to be asked.
@@ -44,9 +45,9 @@ def plain(v, depth=0):
         v = v.tolist()
     if v is None or type(v) in (bool, str, int, float):
         return v
-    for kind in (str, bool, int, float):
+    for kind, own in ((str, str.__str__), (int, int.__int__), (float, float.__float__)):
         if isinstance(v, kind):
-            return kind(v)
+            return own(v)  # a member of an Enum of texts calls itself otherwise
     for kind, tag in ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "s")):
         if isinstance(v, kind):
             return [tag, [plain(x, depth + 1) for x in v]]
@@ -81,7 +82,7 @@ _arcnb_builtins.exec({WRITER!r}, _arcnb_space)
 transform = _arcnb_space["transform"]
 """
 CALLING = "\n\n{setup}\ndef _arcnb_result():\n    return ({call})\n"
-SCRIPT = inspect.getsource(script)
+SCRIPT = f"_arcnb_script = {{}}\nexec({inspect.getsource(script)!r}, _arcnb_script)\n"
 
 
 class PythonLanguage:
@@ -121,8 +122,13 @@ class PythonLanguage:
             found = result_text(execution.outputs) if execution.status == "ok" else None
         seconds = execution.seconds
         if execution.status != "ok":
-            kind, message = execution.error_type, execution.error_message
-            return TestResult(execution.status, False, "", kind, message, execution.error_line, seconds)
+            status, kind, message = execution.status, execution.error_type, execution.error_message
+            line = execution.error_line
+            if line and line > _lines(program or ""):
+                line = None  # of what is ours
+                if not test.call and (status, kind) == ("error", "SyntaxError"):
+                    status = "syntax"  # the script itself, which compiles where it is called
+            return TestResult(status, False, "", kind, message, line, seconds)
         if found is None:
             return TestResult("invalid_output", False, "", "OutputError", "its result cannot be read")
         length, text = found
@@ -181,8 +187,14 @@ def _source(program: str | None, test: TestCase) -> str | None:
         return None
     if not test.call:
         typed = test.stdin.encode("utf-8", "surrogatepass")
-        return f"{SCRIPT}\n\ndef _arcnb_result():\n    return run_script({program!r}, {typed!r})\n{ASKING}"
+        call = f"_arcnb_script['run_script']({program!r}, {typed!r})"
+        return "\n" * _lines(program) + SCRIPT + CALLING.format(setup="", call=call) + ASKING
     return program + CALLING.format(setup=test.setup, call=test.call) + ASKING
+
+
+def _lines(program: str) -> int:
+    """How many lines Python counts. What is ours stands behind them, so that an error's line tells whose it is."""
+    return len(_LINE_END.findall(program)) + 1
 
 
 @lru_cache(8)

@@ -35,7 +35,8 @@ def run_script(program: str, typed: bytes) -> str:
     real_open, real_start = builtins.open, threading.Thread.start
 
     def opened(file, mode="r", *more, **words):
-        number = names.get(file) if isinstance(file, int | str) else None
+        path = os.fspath(file) if isinstance(file, os.PathLike) else file
+        number = names.get(path) if isinstance(path, int | str) else None
         if number is None:
             return real_open(file, mode, *more, **words)
         return streams[number] if "b" in mode else texts[number]
@@ -79,7 +80,7 @@ def run_script(program: str, typed: bytes) -> str:
     finally:
         atexit._run_exitfuncs()
         os._exit = real["_exit"]
-    for stream in (sys.stdout, texts[1]):
+    for stream in (getattr(sys, "stdout", None), texts[1]):
         with contextlib.suppress(AttributeError, ValueError):  # gone, closed or detached
             stream.flush()
     return streams[1].getvalue().decode("utf-8", "replace")
