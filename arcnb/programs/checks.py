@@ -48,6 +48,7 @@ HARMLESS_USES = {
 RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random"}
 IO_CALLS = {"open", "input", "breakpoint"}
 DYNAMIC_CALLS = {"exec", "eval", "compile", "__import__"}
+LONGEST_NAME = 8  # attributes behind a name that are followed; rules know two
 IO_METHODS = {"save", "savez", "savetxt", "tofile", "fromfile", "loadtxt", "genfromtxt", "memmap", "imread"}
 
 
@@ -88,9 +89,12 @@ class _Reading:
         return bound_names(self.nodes)
 
     def dotted(self, node: ast.AST) -> str | None:
-        """`np.random.choice` -> `numpy.random.choice`, by the imports; None for other expressions."""
+        """`np.random.choice` -> `numpy.random.choice`, by the imports; None for other expressions.
+
+        None also for chains longer than any rule asks for: each of a thousand links would be followed.
+        """
         parts = []
-        while isinstance(node, ast.Attribute):
+        while isinstance(node, ast.Attribute) and len(parts) < LONGEST_NAME:
             parts.append(node.attr)
             node = node.value
         if not isinstance(node, ast.Name):

@@ -22,6 +22,7 @@ CUT_ATTEMPTS = 20  # places tried when the end (or the beginning) of a text is n
 
 FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}", re.MULTILINE)
 _TAG = re.compile(r"[ \t]*([A-Za-z][\w+#.-]*)?")
+_HEAD = re.compile(r"[^\n]{0,40}$", re.MULTILINE)  # the rest of a fence's line, if it can be a tag and blanks
 _PYTHON_TAGS = {"python", "python3", "py", "py3", "pythonic", "ipython", "python2", "pycon"}
 _CODE_LINE = re.compile(r"(?:import|from|def|class|async)\s|[@#]|[A-Za-z_]\w*\s*(?::[^=]*)?=[^=]")
 _CONTINUES = re.compile(r"(?:else|elif|except|finally|case)\b|[\s)\]}]")
@@ -148,10 +149,10 @@ def _joined(completion: str, entry: str) -> Iterator[str]:
     fences = list(FENCE.finditer(completion))
     tried = 0
     for first in range(len(fences) - 1, -1, -1):
-        head, _, _ = completion[fences[first].end() :].partition("\n")
-        if head.strip().lower() not in _PYTHON_TAGS:
+        head = _HEAD.match(completion, fences[first].end())
+        if head is None or head[0].strip().lower() not in _PYTHON_TAGS:
             continue
-        begin = fences[first].end() + len(head)
+        begin = head.end()
         for fence in fences[first + 2 : first + 10]:
             text = completion[begin : fence.start()].strip()
             if re.search(rf"\b{re.escape(entry)}\b", text):

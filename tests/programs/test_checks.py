@@ -1,6 +1,7 @@
 """Hints on the syntax tree."""
 
 import json
+import time
 
 import pytest
 
@@ -100,6 +101,12 @@ def test_a_missing_entry_concerns_the_whole_program():
 )
 def test_a_program_that_does_not_parse_gets_one_hint(program):
     assert [hint.rule for hint in static_checks(program)] == ["syntax"]
+
+
+def test_chains_of_attributes_cost_little():
+    began = time.monotonic()
+    assert "syntax" not in {hint.rule for hint in static_checks(("x = a" + ".b" * 900 + "\n") * 54)}
+    assert time.monotonic() - began < 4
 
 
 def test_every_rule_is_exercised_above():

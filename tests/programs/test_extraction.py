@@ -222,4 +222,5 @@ def test_thousands_of_fences_cost_little():
     began = time.monotonic()
     extract_program("```python\ndef transform(g)\n```\n" * 5_000)
     extract_program("```" * 20_000)
+    extract_program("````~~~pythoné" * 20_000)  # on one line
     assert time.monotonic() - began < 5

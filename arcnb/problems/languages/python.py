@@ -193,7 +193,7 @@ def _source(program: str | None, test: TestCase) -> str | None:
 
 
 def _lines(program: str) -> int:
-    """How many lines Python counts. What is ours stands behind them, so that an error's line tells whose it is."""
+    """How many lines Python counts in it. What is ours stands behind them: a line tells whose it is."""
     return len(_LINE_END.findall(program)) + 1
 
 
