@@ -73,6 +73,14 @@ def parse_shallow(source: str) -> ast.Module:
     raise ProgramSyntaxError("an expression is nested too deeply")
 
 
+def source_of(node: ast.AST) -> str:
+    """Source of a tree of `parse_shallow`, or ProgramSyntaxError: Python cannot write all that it reads."""
+    try:
+        return ast.unparse(node)
+    except ValueError as error:  # an integer of more than 4,300 digits; before Python 3.12 some f-strings
+        raise ProgramSyntaxError(f"it cannot be written again: {error}") from None
+
+
 def _nesting(source: str) -> int:
     """Largest number of brackets open at once; those in strings and comments count too."""
     depth = deepest = 0

@@ -24,7 +24,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.reading import read_rows, unpacked
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
-from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow
+from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow, source_of
 from arcnb.synth.splits import draw_n_train
 from arcnb.synth.validation.reports import TaskReport
 
@@ -133,7 +133,7 @@ def _program(row: Mapping) -> str | None:
 def transform_of_source(source: str) -> str | None:
     """A BARC script as a program: `main` renamed to `transform`, without the input generator.
 
-    None when it does not parse or has no `main` (nor `transform`).
+    None when it does not parse, cannot be written again, or has no `main` (nor `transform`).
     """
     try:
         tree = parse_shallow(source)
@@ -144,7 +144,7 @@ def transform_of_source(source: str) -> str | None:
         elif "transform" not in functions:
             return None
         tree.body = [node for node in tree.body if not _is_for_generation(node)]
-        return ast.unparse(tree) + "\n"
+        return source_of(tree) + "\n"
     except ProgramSyntaxError:
         return None
 
@@ -158,7 +158,7 @@ def _rename(tree: ast.Module, old: str, new: str) -> None:
 
 
 def _is_for_generation(node: ast.stmt) -> bool:
-    is_main_block = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    is_main_block = isinstance(node, ast.If) and "__name__" in source_of(node.test)
     return is_main_block or (isinstance(node, ast.FunctionDef) and node.name.startswith("generate_input"))
 
 

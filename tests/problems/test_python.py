@@ -49,6 +49,7 @@ def ask(languages, program, asked=None):
         ({"tests": []}, "problem add: it has no tests"),
         ({"tests": None}, "problem add: it has no tests"),
         ({"tests": "assert add(1, 2 = 3"}, "problem add: its tests cannot be parsed: line 1"),
+        ({"tests": f"assert add(0x{'f' * 6000}, 2) == 3"}, "tests cannot be parsed: it cannot be written"),
         (
             {"tests": "assert add(1, 2) == add(2, 1)"},
             "none of its assertions compares a call with a constant",

@@ -171,6 +171,7 @@ def test_a_script_calls_what_it_called_before(source):
 
 def test_scripts_that_do_not_parse_have_no_program():
     assert transform_of_source("def main(:") is None
+    assert transform_of_source(f"def main(grid):\n    return grid\nx = 0x{'f' * 6000}") is None
     assert transform_of_source("x = 1") is None
     assert (
         transform_of_source("def transform(grid):\n    return grid")

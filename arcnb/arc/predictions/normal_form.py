@@ -7,10 +7,10 @@ from functools import lru_cache
 @lru_cache(maxsize=2048)  # a task's program is asked for when it comes and when it is accepted
 def normal_form(program: str) -> str:
     """The program without comments, docstrings and layout: equal for programs that differ in these alone. One
-    that is nested too deeply to be read or written, as no person would nest it, is equal to itself alone."""
+    that cannot be read or written (nested too deeply, a number of thousands of digits) is equal to itself."""
     try:
         return _normal_form(program)
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError, ValueError):
         return program
 
 

@@ -17,7 +17,7 @@ import sys
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow
+from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow, source_of
 
 
 class _NotConstant(ValueError):
@@ -40,7 +40,7 @@ def _read_tests(tree: ast.Module, entry: str, setup: str, known: set[str]) -> tu
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "candidate":
             node.id = entry or node.id  # what HumanEval calls the program
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    setup = "\n".join(filter(None, [setup, *map(ast.unparse, imports)]))
+    setup = "\n".join(filter(None, [setup, *map(source_of, imports)]))
     defined = _stored(tree) - {entry} - known
     tests, left_out = [], 0
     for statement in _statements(tree, entry):
@@ -140,7 +140,7 @@ def _is_number(value: object) -> bool:
 def _asking(
     node: ast.expr, setup: str, value: object, compare: str, tolerance: float = 1e-6, relative: float = 0.0
 ) -> TestCase:
-    return TestCase(ast.unparse(node), value, compare, tolerance, setup=setup, relative=relative)
+    return TestCase(source_of(node), value, compare, tolerance, setup=setup, relative=relative)
 
 
 _UNKNOWN = object()
@@ -164,7 +164,7 @@ def _constant_or(node: ast.expr) -> object:
 def _constant(node: ast.expr) -> object:
     """The value of an expression of constants; nothing of the test code is executed."""
     if isinstance(node, ast.Call) and not node.keywords and len(node.args) < 2:
-        if (maker := _MAKERS.get(ast.unparse(node.func))) is None:
+        if (maker := _MAKERS.get(source_of(node.func))) is None:
             raise _NotConstant
         return maker(*map(_constant, node.args))
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
