@@ -34,6 +34,7 @@ from arcnb.problems.training.solutions import checked
 from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
+from arcnb.rl.resuming.run_folder import set_aside
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import TermLimits
 from tests.in_process import carried_out
@@ -303,6 +304,48 @@ def test_an_evaluation_of_an_edited_problem_is_refused(languages, small_model, t
     with pytest.raises(ArcnbError, match=r"evaluation holds answers to another version of add; .* a new run"):
         evaluate(plan, edited, parrot, judge)
     assert evaluate(plan, edited, parrot, judge, step=1).as_dict()["status"], "another step has none of it"
+
+
+def test_an_evaluation_made_otherwise_is_refused(languages, small_model, tmp_path):
+    parrot = Parrot(load_tokenizer(small_model), {"add": [RIGHT] * 2})
+    plan, judge = ProblemPlan.of({"n_predictions": 2}, output=tmp_path), ProblemJudge(languages)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for adapter in (first, second):
+        adapter.mkdir()
+        (adapter / "adapter_model.safetensors").write_text(adapter.name)
+    problems = [Problem.from_row(ADD)]
+    evaluate(plan, problems, parrot, judge, first)
+    evaluate(plan.changed({"n_predictions": 1}), problems, parrot, judge, first)
+    with pytest.raises(
+        ArcnbError, match=r"evaluation .* step 0 .* adapter_sha256 '\w+', not '\w+'; .* new run"
+    ):
+        evaluate(plan, problems, parrot, judge, second)
+    for changes, sentence in (
+        ({"temperature": 0.5}, r"temperature 1\.0, not 0\.5"),
+        ({"model": "other"}, "model 'default', not 'other'"),
+        ({"shown_tests": 1}, "shown_tests 0, not 1"),
+    ):
+        with pytest.raises(ArcnbError, match=sentence):
+            evaluate(plan.changed(changes), problems, parrot, judge, first)
+    assert parrot.asked == ["add"]
+    evaluate(plan, problems, parrot, judge, second, step=1)
+    (record,) = (tmp_path / "evaluation").glob("*round00001.json")
+    record.write_text("{")
+    with pytest.raises(ArcnbError, match=f"^{record}: .* damaged"):
+        evaluate(plan, problems, parrot, judge, second, step=1)
+
+
+def test_a_training_that_begins_again_is_evaluated_anew(languages, small_model, tmp_path):
+    parrot = Parrot(load_tokenizer(small_model), {"add": [RIGHT] * 2})
+    plan, judge = ProblemPlan.of({"n_predictions": 2}, output=tmp_path), ProblemJudge(languages)
+    for step in (2, 4):
+        evaluate(plan, [Problem.from_row(ADD)], parrot, judge, step=step)
+    aside = set_aside(tmp_path, 2)
+    assert PredictionSet(tmp_path / "evaluation").read()["round"].unique().tolist() == [2]
+    assert PredictionSet(aside / "evaluation").read()["round"].unique().tolist() == [4]
+    set_aside(tmp_path, -1)
+    evaluate(plan.changed({"model": "other"}), [Problem.from_row(ADD)], parrot, judge, step=2)
+    assert parrot.asked == ["add"] * 3
 
 
 # ---------------------------------------------------------------- memory and dry runs

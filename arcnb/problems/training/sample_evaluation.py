@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, some
-from arcnb.machine.files import write_whole
+from arcnb.machine.files import make_folder, write_whole
+from arcnb.machine.reading import read_object
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BLOCK = 64  # problems whose predictions are judged and written together
+_MADE_WITH = "_conditions-round{:05d}.json"  # of a step; a run that goes back before it sets it aside, too
 
 
 @dataclass
@@ -134,7 +137,7 @@ def evaluate(
     """The samples of an open backend, judged on all tests, as a prediction set in `evaluation/`.
 
     What the folder holds of this step already is not done again. ArcnbError where that is of another version
-    of a problem: readers would take the old verdicts before the new.
+    of a problem, or was made otherwise: readers would take the old answers for the new.
     """
     n, prompt_format = plan.n_predictions, plan.subject.prompt_format
     sampling = Sampling(temperature=plan.trl["temperature"], max_tokens=plan.trl["max_completion_length"])
@@ -148,6 +151,7 @@ def evaluate(
             f"{predictions.folder} holds answers to another version of {some(sorted(changed))}; evaluate the "
             "changed problems in a new run"
         )
+    _hold_to_conditions(predictions, step, _conditions(plan, sampling, adapter))
     done = Counter(held["task_id"])
     left = [problem for problem in problems if done[problem.problem_id] < n]
     for start in range(0, len(left), BLOCK):
@@ -183,3 +187,34 @@ def evaluate(
         predictions.write_part(list(judge.judge(made, block, all_tests=True)), round=step)
     described = {name: judge.languages[name].described for name in sorted({p.language for p in problems})}
     return Evaluation(problems, predictions, described, step)
+
+
+def _conditions(plan: ProblemPlan, sampling: Sampling, adapter: Path | None) -> dict:
+    """What decides the answers to a problem, by name. Of the adapter the weights alone: a training that is
+    resumed at its end saves the names of its modules in another order."""
+    prompt_format = plan.subject.prompt_format
+    weights = Path(adapter, "adapter_model.safetensors").read_bytes() if adapter else b""
+    return {
+        "model": plan.model,
+        "adapter_sha256": sha256(weights).hexdigest()[:16] if adapter else "",
+        "template_sha256": sha256(Path(prompt_format.template).read_bytes()).hexdigest(),
+        "shown_tests": prompt_format.shown_tests,
+        "seed": plan.seed,
+        "temperature": sampling.temperature,
+        "max_completion_length": sampling.max_tokens,
+    }
+
+
+def _hold_to_conditions(predictions: PredictionSet, step: int, wanted: dict) -> None:
+    """Begin the answers of a step with these conditions, or compare. ArcnbError names what is another one."""
+    path = predictions.folder / _MADE_WITH.format(step)
+    if not path.exists():
+        make_folder(predictions.folder)
+        return write_whole(path, json.dumps(wanted, indent=1))
+    begun = read_object(path)
+    for name, value in wanted.items():
+        if begun.get(name) != value:
+            raise ArcnbError(
+                f"{predictions.folder} holds answers of step {step} made with {name} {begun.get(name)!r}, "
+                f"not {value!r}; evaluate with the changed one in a new run"
+            )

@@ -61,9 +61,9 @@ def prune(folder: Path, budget_gb: float) -> list[Path]:
 def set_aside(output: Path, step: int) -> Path | None:
     """Move what a run wrote after `step` (-1: all of it) out of the way of the run that goes on from there.
 
-    Metrics lines, predictions, completion tables and a best checkpoint of later steps go to `abandoned/N/`,
-    with all of it the number of rollbacks and the pages of alarms too; later checkpoints are deleted. Returns
-    that folder, or None where nothing was later.
+    Metrics lines, predictions, evaluations, completion tables and a best checkpoint of later steps go to
+    `abandoned/N/`, with all of it the number of rollbacks and the pages of alarms too; later checkpoints are
+    deleted. Returns that folder, or None where nothing was later.
     """
     moved: list[tuple[Path, str]] = []
     # Rollouts of round N were sampled to make step N + 1; the completions table is named after the step made.
@@ -71,6 +71,8 @@ def set_aside(output: Path, step: int) -> Path | None:
         ("rollouts", "round*.parquet", slice(5, 10), step),
         ("guided", "round*.parquet", slice(5, 10), step),
         ("held_out", "round*.parquet", slice(5, 10), step + 1),
+        ("evaluation", "round*.parquet", slice(5, 10), step + 1),
+        ("evaluation", "_conditions-round*.json", slice(17, 22), step + 1),
         ("checkpoints/completions", "completions_*.parquet", slice(12, 17), step + 1),
     ):
         for path in sorted((output / folder).glob(pattern)):
