@@ -52,7 +52,8 @@ def _done(options: argparse.Namespace) -> int:
     except ArcnbError as error:
         return say(error, 2)
     except KeyboardInterrupt:
-        return say("interrupted before the notebook started", 128 + signal.SIGINT)
+        when = " before the notebook started" if options.command is runs.run else ""
+        return say(f"interrupted{when}", 128 + signal.SIGINT)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -223,7 +223,9 @@ def rm(options: argparse.Namespace) -> int:
         if half := disk.folders_without_manifest():
             size = cards.size_text(sum(map(disk.disk_bytes, half)))
             folders = number_of(len(half), "folder")
-            note(f"not counted: {folders} of runs without a manifest, {size}, the first {half[0].name}")
+            first = half[0].relative_to(runs_root())
+            what = f"{folders} of runs without a manifest or half removed, {size}"
+            note(f"not counted: {what}, the first {first}")
         return 0
     runs = runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)

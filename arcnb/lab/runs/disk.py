@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
+from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.named_paths import pieces
-from arcnb.lab.runs.run import Run, is_run, list_runs, runs_root
+from arcnb.lab.runs.run import SILENCE_SECONDS, Run, is_run, list_runs, runs_root
 
 # A folder moves to .removed.PID, below the root, first, so that no half of it looks like a run.
 REMOVED = ".removed"
@@ -36,9 +37,10 @@ def disk_bytes(folder: Path) -> int:
 
 def folders_without_manifest() -> list[Path]:
     """Folders below the root that are named as runs are and are none, for want of a manifest: half deleted
-    ones, say."""
+    ones, say. And those whose removal was interrupted, or is under way."""
     named = sorted(runs_root().glob("[0-9]*-[0-9]*-*/"))
-    return [path for path in named if _RUN_FOLDER.fullmatch(path.name) and not (path / MANIFEST).exists()]
+    half = [path for path in named if _RUN_FOLDER.fullmatch(path.name) and not (path / MANIFEST).exists()]
+    return half + sorted(runs_root().glob(f"{REMOVED}.*/*/"))
 
 
 def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
@@ -61,7 +63,12 @@ def refuse_at_work(runs: Sequence[Run]) -> None:
     for run in runs:
         try:
             (status, why), waits_for = run.verdict(), run.manifest.get("waits_for")
-        except ArcnbError:  # of another version, or broken: of none that this version knows to be at work
+        except ArcnbError:  # of another version, or broken: its heartbeat alone says whether it is at work
+            beat = read_heartbeat(run.path)
+            if beat and beat["age"] < SILENCE_SECONDS:
+                raise ArcnbError(
+                    f"{run.path} has a heartbeat {beat['age']:.0f} s old; stop it before you remove it"
+                ) from None
             continue
         if status == "running":
             doubt = f" {why}; if it is dead, delete the folder by hand" if why else ""

@@ -75,8 +75,8 @@ class Run:
     @property
     def called(self) -> str:
         """Its folder's name without the time: its own name, also where the manifest cannot be read, but for
-        the number of a second one of that second."""
-        return self.path.name[len("20260101-120000-") :]
+        the number of a second one of that second. Of a folder that somebody renamed it is all of the name."""
+        return re.sub(r"^\d{8}-\d{6}-(?=.)", "", self.path.name)
 
     @property
     def kind(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.execution import usable_home
 from arcnb.lab.runs import disk, provenance
+from arcnb.lab.runs.heartbeat import Heartbeat
 from arcnb.lab.runs.run import Run, list_runs, new_run
 from tests.lab.watching import wait_for
 
@@ -66,9 +68,26 @@ def test_folders_that_lost_their_manifest_are_counted_and_stay(runs_root, capsys
     assert cli.main(["rm"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].endswith(f"1 runs in {runs_root}")
-    assert "not counted: 1 folder of runs without a manifest, 3" in said.err
+    assert "not counted: 1 folder of runs without a manifest or half removed, 3" in said.err
     assert said.err.endswith(f", the first {half.path.name}\n")
     assert half.path.is_dir()
+
+
+def test_what_an_interrupted_removal_left_is_counted(runs_root, capsys, monkeypatch):
+    run = run_with("half", 3_000_000)
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk.shutil, "rmtree", killed)
+    assert cli.main(["rm", "half"]) == 130
+    (left,) = runs_root.glob(".removed.*/*")
+    assert left.name == run.path.name
+    assert capsys.readouterr().err == "arcnb: interrupted\n"
+    assert cli.main(["rm"]) == 0
+    said = capsys.readouterr().err
+    assert "not counted: 1 folder of runs without a manifest or half removed, 3" in said
+    assert said.endswith(f", the first {left.relative_to(runs_root)}\n")
 
 
 def test_running_runs_are_not_removed(capsys):
@@ -114,6 +133,19 @@ def test_what_is_at_work_is_not_removed_by_force_either(capsys):
         assert f"{waiting.path} waits as slurm 7; arcnb cancel it first" in capsys.readouterr().err
     assert busy.path.is_dir()
     assert waiting.path.is_dir()
+
+
+@pytest.mark.parametrize("manifest", ["", '{"schema": 99}'])
+def test_what_gives_a_sign_of_life_is_not_removed_though_its_manifest_cannot_be_read(manifest, capsys):
+    run = new_run("busy")
+    (run.path / "manifest.json").write_text(manifest)
+    heartbeat = Heartbeat(run.path, dict)
+    heartbeat.start()
+    for force in ([], ["--force"]):
+        assert cli.main(["rm", "busy", *force]) == 2
+        assert re.search(rf"{run.path} has a heartbeat \d+ s old; stop it", capsys.readouterr().err)
+    heartbeat.finish()
+    assert cli.main(["rm", "busy"]) == 0
 
 
 def test_folders_that_are_not_runs_are_left_alone(tmp_path, monkeypatch, capsys):

@@ -21,7 +21,7 @@ from arcnb.lab.execution.sessions import open_run
 from arcnb.lab.runs import disk, processes, provenance
 from arcnb.lab.runs.cards import flat, machine_text, value_text
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.runs.run import find_run, list_runs, new_run, runs_root
+from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
 from arcnb.machine.files import write_whole
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
@@ -406,3 +406,7 @@ def test_a_folder_is_called_as_its_run_is():
     run = new_run("a-b_1.x")
     (run.path / "manifest.json").write_text("damaged")
     assert run.called == "a-b_1.x"
+    other = Run(run.path.rename(run.path.with_name("mine")))
+    assert other.called == "mine"
+    with pytest.raises(ArcnbError, match=r"there is no run 'min', .*; did you mean 'mine'\?"):
+        find_run("min", beginnings=False)
