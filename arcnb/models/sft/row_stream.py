@@ -31,6 +31,7 @@ from arcnb.machine.beats import LOST_SECONDS, beating, text_in
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
 from arcnb.machine.processes import ending_with_parent, leave, pid_place
 from arcnb.machine.progress import progress
+from arcnb.machine.reading import named_errors
 from arcnb.models.registry import only_tokenise
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
@@ -96,15 +97,16 @@ def row_stream(
 
     tasks: (task, how often it was seen before), picklable, and iterated there alone; those without a program
     and those left out, in whose place None stands, are counted and passed over. Blocks of an earlier try are
-    taken over where its tasks, builder and plan have the same text. ArcnbError when no row can be made; later
-    errors of the maker are raised in the readers.
+    taken over where its tasks, builder and plan have the same text; damaged ones are made again. ArcnbError
+    when no row can be made; later errors of the maker are raised in the readers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(folder)
     made_of = repr((tasks, builder, replace(plan, n_rows=0, workers=1)))
-    if not (folder / MADE_OF).exists() or (folder / MADE_OF).read_text() != made_of:
-        for block in _blocks(folder):
+    others = text_in(folder / MADE_OF) != made_of
+    for block in _blocks(folder):
+        if others or not _is_whole(block):
             block.unlink()
     write_whole(folder / MADE_OF, made_of)
     for name in (FAILED, MAKER, ALIVE, END):  # the end of an earlier try may come before the one now wanted
@@ -131,7 +133,8 @@ def read_rows(folder: str) -> Iterator[dict]:
         path = _block(root, number)
         ended = (root / END).exists()
         if path.exists():
-            table = pq.read_table(path)
+            with named_errors(path):
+                table = pq.read_table(path)
             for values in zip(*(column.to_numpy() for column in table.columns), strict=True):
                 arrays = (value.copy() for value in values)  # Arrow's own are read-only
                 yield dict(zip(table.column_names, arrays, strict=True))
@@ -150,6 +153,18 @@ def _block(root: Path, number: int) -> Path:
 
 def _blocks(root: Path) -> list[Path]:
     return sorted(root.glob("[0-9]*.parquet"))
+
+
+def _is_whole(block: Path) -> bool:
+    """Whether a block can be opened: Parquet ends with what says where everything stands."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.read_metadata(block)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
 
 
 class _Maker:

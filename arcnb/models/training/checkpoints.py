@@ -57,7 +57,7 @@ def checkpoint_problem(folder: Path) -> str | None:
     random_states = sorted(folder.glob("rng_state*.pth"))  # of several processes one each
     if not random_states:
         return "the random state is missing"
-    for path in random_states:
+    for path in [*random_states, *folder.glob("round-*.pt")]:  # the latter: samples of a round under way
         if not zipfile.is_zipfile(path):
             return f"{path.name} is cut off"
     return None

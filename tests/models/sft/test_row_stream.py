@@ -125,6 +125,17 @@ def test_the_end_of_an_earlier_try_is_not_the_end_of_a_longer_one(tasks, stream,
     assert [path.stat().st_mtime_ns for path in blocks][:2] == written, "they are taken over"
 
 
+def test_damaged_rows_of_an_earlier_try_are_made_again(tasks, stream, earlier):
+    before = texts(read_rows(str(earlier)))
+    first, second = (earlier / f"0000{number}.parquet" for number in (0, 1))
+    first.write_bytes(first.read_bytes()[:-100])
+    second.write_bytes(b"")
+    with pytest.raises(ArcnbError, match=f"^{first}: damaged or cut short"):
+        next(read_rows(str(earlier)))
+    with stream(tasks, earlier, PLAN):
+        assert texts(read_rows(str(earlier))) == before
+
+
 def test_rows_of_an_earlier_try_are_taken_over_by_another_number_of_processes(small_model, tmp_path):
     builder = RowBuilder(small_model, prompt_format(), seed=0)
     plan = RowPlan(8, max_length=1000, block_rows=8)

@@ -220,6 +220,7 @@ DAMAGES = {
     "no state": (lambda f: (f / "trainer_state.json").unlink(), "trainer_state.json is missing"),
     "no random state": (lambda f: (f / "rng_state.pth").unlink(), "the random state is missing"),
     "cut random state": (_cut("rng_state.pth"), "rng_state.pth is cut off"),
+    "cut samples": (lambda f: (f / "round-0-of-1.pt").write_bytes(b"PK"), "round-0-of-1.pt is cut off"),
     "sentinel": (lambda f: (f / "checkpoint-is-incomplete.txt").write_text(""), "its saving was interrupted"),
 }
 
