@@ -6,13 +6,13 @@ refuse(problems(plan, run.path))
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arcnb.arc.encodings import encoding_option
+from arcnb.machine.reading import read_object
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -211,6 +211,6 @@ def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = p
     if checkpoint is None:
         return None
     kept = checkpoint.parent / PLAN
-    before = json.loads(kept.read_text()) if kept.is_file() else None
+    before = read_object(kept) if kept.is_file() else None
     refuse_differences(checkpoint, before, plan.identity(), plan.accept_other_settings, announce)
     return checkpoint

@@ -31,7 +31,7 @@ from arcnb.machine.beats import LOST_SECONDS, beating, text_in
 from arcnb.machine.files import new_file, remove_abandoned, write_whole
 from arcnb.machine.processes import ending_with_parent, leave, pid_place
 from arcnb.machine.progress import progress
-from arcnb.machine.reading import named_errors
+from arcnb.machine.reading import named_errors, read_object
 from arcnb.models.registry import only_tokenise
 from arcnb.models.sft.rows import CHUNK, RowBuilder, RowTable, packed_rows
 
@@ -76,9 +76,8 @@ class RowStream:
 
     def counts(self) -> dict:
         """rows, tokens, too_long (task id -> tokens), n_without_program, n_reserved: so far."""
-        with suppress(FileNotFoundError):
-            return json.loads((self.folder / COUNTS).read_text())
-        return _no_counts()
+        path = self.folder / COUNTS
+        return read_object(path) if path.is_file() else _no_counts()
 
     def lengths(self) -> list[int]:
         """Tokens of the rows of all blocks so far."""

@@ -160,7 +160,7 @@ def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = 
     nothing was moved."""
     aside = output / "abandoned" / str(1 + sum(1 for _ in output.glob("abandoned/*")))
     log = output / "metrics.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    lines = log.read_bytes().splitlines() if log.is_file() else []
     late = [line for line in lines if _step_in(line) > step]
     if others or late:
         aside.mkdir(parents=True)
@@ -168,17 +168,17 @@ def set_aside_log(output: Path, step: int, others: Sequence[tuple[Path, str]] = 
             (aside / name).parent.mkdir(exist_ok=True)
             path.rename(aside / name)
         if late:
-            write_whole(aside / "metrics.jsonl", "\n".join(late) + "\n")
+            write_whole(aside / "metrics.jsonl", b"\n".join(late) + b"\n")
             undone = set(late)
-            write_whole(log, "".join(f"{line}\n" for line in lines if line not in undone))
+            write_whole(log, b"".join(line + b"\n" for line in lines if line not in undone))
     for checkpoint in (output / "checkpoints").glob("checkpoint-*"):
         if step_of(checkpoint) > step:
             shutil.rmtree(checkpoint)
     return aside if others or late else None
 
 
-def _step_in(line: str) -> float:
+def _step_in(line: bytes) -> float:
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return float("inf")  # a line that a kill cut off
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # a line that a kill cut off, or a power cut

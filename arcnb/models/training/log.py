@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.progress import progress
 
 # Places that a trainer can log to besides, and packages of which one has to be there.
@@ -111,13 +112,18 @@ def stop_printing(trainer) -> None:
 
 
 def read_metrics(path: Path) -> list[dict]:
-    """The logged lines of a metrics.jsonl, oldest first; a last line that a kill cut off is left out."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    """The logged lines of a metrics.jsonl, oldest first; a last line that a kill cut off is left out.
+    ArcnbError for any other that is no JSON object."""
+    lines = Path(path).read_bytes().splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not JSON: {line[:80]!r}") from None
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        elif number < len(lines):
+            shown = line[:80].decode(errors="replace")
+            raise ArcnbError(f"{path}, line {number} is not a JSON object: {shown!r}")
     return rows

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from arcnb.machine.files import write_whole
+from arcnb.machine.reading import read_object
 
 FILE = "ahead.json"
 
@@ -72,7 +73,7 @@ class AsyncSampling:
         path = checkpoint and checkpoint / FILE
         if path and path.is_file():
             self._pending = Future()
-            self._pending.set_result(DrawnRound(**json.loads(path.read_text())))
+            self._pending.set_result(DrawnRound(**read_object(path)))
 
     def save(self, checkpoint: Path) -> None:
         """The next round beside the weights, so that a resumed run trains on the samples of an unbroken

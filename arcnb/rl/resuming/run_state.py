@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcnb.machine.files import write_whole
+from arcnb.machine.reading import read_object
 from arcnb.models.training.checkpoints import checkpoint_problem, step_of
 from arcnb.rl.resuming.identity import evaluated_before, saved_state
 from arcnb.rl.resuming.run_folder import PAGES, ROLLBACKS, keep_best
@@ -102,7 +103,7 @@ class RunState:
     def rollbacks(self) -> int:
         """Rollbacks so far, those before a resume included."""
         path = self.output / "checkpoints" / ROLLBACKS
-        return json.loads(path.read_text())["rollbacks"] if path.is_file() else 0
+        return read_object(path)["rollbacks"] if path.is_file() else 0
 
     def count_rollback(self) -> None:
         """One more, written down before the run goes on."""

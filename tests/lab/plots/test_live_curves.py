@@ -66,7 +66,7 @@ def test_trouble_is_said_and_stops_nothing(notebook):
     assert cli.main(["run", str(notebook(broken)), "--quiet"]) == 0
     (run,) = list_runs()
     texts = [output["data"].get("text/markdown", "") for output in outputs(run.copy_path) if "data" in output]
-    assert any("No curves: " in text and "line 1 is not JSON" in text for text in texts)
+    assert any("No curves: " in text and "line 1 is not a JSON object" in text for text in texts)
 
 
 def test_outside_of_a_notebook_nothing_is_drawn(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.lab.plots import plots
 from arcnb.models.training.log import read_metrics
 
@@ -44,9 +45,12 @@ def test_training_curves_skip_what_has_no_values(tmp_path):
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.75])
     with pytest.raises(ValueError, match="none of kl has values"):
         plots.training_curves(metrics, ["kl"])
-    path.write_text("{bad}\n{}\n")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is not JSON"):
-        read_metrics(path)
+    path.write_bytes(b'{"step": 1}\n\xff\xfe')
+    assert read_metrics(path) == [{"step": 1}]
+    for line in (b"{bad}", b"\x00\x00", b"\xff", b"[1]", b"3"):
+        path.write_bytes(line + b"\n{}\n")
+        with pytest.raises(ArcnbError, match=rf"^{path}, line 1 is not a JSON object"):
+            read_metrics(path)
 
 
 def test_long_curves_of_a_group_are_smoothed_and_named_once():

@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
+from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.training.checkpoints import (
     STATE,
     checkpoint_problem,
@@ -18,6 +19,7 @@ from arcnb.models.training.checkpoints import (
     newest_complete,
     step_of,
 )
+from arcnb.models.training.log import read_metrics
 from arcnb.rl.launch import train_here
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import STATE_KEY, refuse_other_settings, run_identity, saved_state
@@ -318,3 +320,24 @@ def test_a_long_log_is_set_aside_line_by_line(tmp_path):
     aside = set_aside(tmp_path, 1000)
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines[:1000]
     assert (aside / "metrics.jsonl").read_text().splitlines() == lines[1000:]
+
+
+def test_damaged_lines_of_a_log_are_set_aside(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    damaged = [b"3", b"\x00\x00", b"\xff", b'{"step": "x"}', b'{"step": 2, "rew']
+    log.write_bytes(b"\n".join([b'{"step": 1}', *damaged, b'{"step": 2}']) + b"\n")
+    aside = set_aside(tmp_path, 2)
+    assert [row["step"] for row in read_metrics(log)] == [1, 2]
+    assert (aside / "metrics.jsonl").read_bytes().splitlines() == damaged
+
+
+def test_damaged_notes_of_a_run_are_named(checkpoint, tmp_path):
+    for name in (ROLLBACKS, PLAN):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / name).write_text("")
+    run = RunState(tmp_path, {}, SignalHistory(), CollapseMonitor())
+    with pytest.raises(ArcnbError, match=f"^{tmp_path}/checkpoints/{ROLLBACKS}: .* damaged or cut short"):
+        assert run.rollbacks
+    shutil.copytree(checkpoint, tmp_path / "checkpoints" / "checkpoint-2")
+    with pytest.raises(ArcnbError, match=f"^{tmp_path}/checkpoints/{PLAN}: .* damaged or cut short"):
+        resumed_from(SftPlan.of(), tmp_path)
