@@ -41,9 +41,12 @@ from arcnb.lab.runs.manifest import (
 from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
-from arcnb.machine.files import make_folder
+from arcnb.machine.files import age_of, make_folder
 
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
+# Where there is none, so long after its manifest was written: it has one while its kernel lives, and kernels
+# come and go in a minute or two, also where libraries are read from a slow disk.
+NO_SIGN_SECONDS = 900.0
 
 
 def runs_root() -> Path:
@@ -98,7 +101,7 @@ class Run:
         beat = read_heartbeat(self.path)
         if alive or (alive is None and beat is not None and beat["age"] < SILENCE_SECONDS):
             return "running", None
-        if alive is None and beat is None:
+        if alive is None and beat is None and age_of(self.path / MANIFEST) < NO_SIGN_SECONDS:
             return "running", f"on {manifest['process']['host']}; no heartbeat to check it by"
         seen = f"last seen {beat['time']}" if beat else "no heartbeat left"
         if manifest["stop"]:

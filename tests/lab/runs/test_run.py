@@ -271,6 +271,18 @@ def test_a_run_of_another_machine_lives_by_its_heartbeat():
     assert read_heartbeat(run.path) is None
 
 
+def test_a_run_whose_end_could_not_be_written_is_over_for_another_machine_too():
+    """A full disk, then a crash: the heartbeat is gone, and the manifest says running for ever."""
+    run = new_run("far")
+    run.update(process=run.manifest["process"] | {"host": "elsewhere"})
+    assert run.status == "running", "it may be starting, or ending"
+    os.utime(run.path / "manifest.json", (0, 0))
+    status, why = run.verdict()
+    assert (status, why) == ("killed", "its process on elsewhere is gone (no heartbeat left)")
+    (run.path / "heartbeat.json").write_text("")
+    assert run.status == "killed"
+
+
 def test_the_first_heartbeat_is_there_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)  # threads that come late
     Heartbeat(tmp_path, dict).start()
