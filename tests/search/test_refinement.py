@@ -344,7 +344,9 @@ def test_successes_become_rows_to_learn_from(written, tasks, executor, small_mod
     }
     again = successful_rows([children, siblings, siblings, children], tasks, prompt_format(), executor)
     assert again == rows
-    path = write_conversations(rows, tmp_path / "sft.parquet")
+    path = tmp_path / "sft.parquet"
+    path.write_bytes(b"of an attempt before, when the sets had less")
+    write_conversations(rows, path)
     learnt = conversation_rows(path, small_model, max_length=2048)
     tokenizer = load_tokenizer(small_model)
     for row, made in zip(rows, learnt.dataset, strict=True):

@@ -11,7 +11,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.machine.files import new_file, write_whole
+from arcnb.machine.files import replaced_file, write_whole
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
@@ -61,8 +61,8 @@ def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
 
 
 def write_programs(programs: pd.DataFrame, path: Path) -> Path:
-    """The table of `best_programs` as Parquet; never over a file with other content."""
-    with new_file(path, same_is_fine=True) as file:
+    """The table of `best_programs` as Parquet, in place of what an attempt before has left."""
+    with replaced_file(path) as file:
         programs.to_parquet(file, index=False)
     return path
 

@@ -17,7 +17,7 @@ from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import new_file
+from arcnb.machine.files import replaced_file
 from arcnb.models.prompts.chat import prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
@@ -258,10 +258,10 @@ def _row(parent: Prediction, one: PredictionSet, prompt: Prompt, ids: list[int])
 
 
 def write_conversations(rows: Sequence[Mapping], path: Path) -> Path:
-    """Conversations as Parquet, whole or not at all."""
+    """Conversations as Parquet, whole or not at all, in place of what an attempt before has left."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with new_file(path, same_is_fine=True) as file:
+    with replaced_file(path) as file:
         pq.write_table(pa.Table.from_pylist(list(rows)), file, compression="zstd")
     return path

@@ -298,4 +298,6 @@ def test_the_file_is_plain_json_and_never_overwritten(tmp_path):
     write_submission(submission, path)
     with pytest.raises(FileExistsError):
         write_submission({}, path)
+    write_submission({}, path, replace=True)
+    assert path.read_text() == "{}"
     assert [p.name for p in path.parent.iterdir()] == ["submission.json"]

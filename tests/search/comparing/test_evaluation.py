@@ -242,7 +242,9 @@ def test_the_best_program_of_each_task_is_the_shortest_of_the_best(tmp_path, set
     assert programs.loc[tasks.ids[2], "program"] == "short"
     assert programs.loc[tasks.ids[2], "prediction"] == f"{tasks.ids[2]}/0/2/0"
     assert programs.loc[tasks.ids[0], "set"] == "a"
-    path = write_programs(best_programs(sets), tmp_path / "programs.parquet")
+    path = tmp_path / "programs.parquet"
+    path.write_bytes(b"of an attempt before, when the sets had less")
+    write_programs(best_programs(sets), path)
     assert len(pd.read_parquet(path)) == 4
 
 
