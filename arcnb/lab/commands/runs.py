@@ -248,6 +248,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
 
     papermill_engines.register("arcnb", ArcnbEngine)  # an entry point only where installed
     logging.getLogger("papermill").setLevel(logging.ERROR)  # what matters is said below, once
+    told = 0
     try:
         papermill.execute_notebook(
             path,
@@ -263,7 +264,11 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     except PapermillException:
         pass  # the manifest tells it better
     except ArcnbError as error:
-        say(error, 1)
+        told = say(error, 1)
+    try:
+        read_manifest(current.path)
+    except ArcnbError as error:  # it began, so it was not refused
+        return told or say(error, 1)
     files.sign(current.copy_path)
     _export(current)
     print(current.path)

@@ -123,6 +123,18 @@ def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys
     assert only_run().manifest["outcome"] == {"n": 3}, "what was recorded stays"
 
 
+@pytest.mark.parametrize(
+    ("break_it", "sentence"),
+    [
+        ("(run.path / 'manifest.json').write_text('')", "manifest.json cannot be read"),
+        ("import shutil; shutil.rmtree(run.path)", "is not a run folder"),
+    ],
+)
+def test_a_run_that_loses_its_manifest_was_not_refused_but_failed(notebook, capsys, break_it, sentence):
+    assert cli.main(["run", str(notebook(break_it)), "--quiet"]) == 1
+    assert capsys.readouterr().err.count(sentence) == 1
+
+
 def test_leaving_early_is_not_done(notebook):
     assert cli.main(["run", str(notebook("import sys; sys.exit(0)", RECORD))]) == 1
     assert only_run().status == "failed"
