@@ -111,6 +111,27 @@ class Completion:
     token_logprobs: Sequence[float] | None = None
 
 
+@dataclass
+class Draw:
+    """A completion that is to be made; backends add what they know of it."""
+
+    request: Request
+    index: int
+    seed: int
+
+    def completion(
+        self, text: str, ids: Sequence[int], finish: str, logprob: float | None, of_tokens=None
+    ) -> Completion:
+        """What came of it."""
+        key, n_prompt = self.request.key, len(self.request.prompt_ids)
+        return Completion(key, self.index, text, ids, finish, logprob, n_prompt, self.seed, of_tokens)
+
+
+def draws(request: Request, kind=Draw, **more) -> list:
+    """The request's completions to be, as a subclass of Draw with `more` fields."""
+    return [kind(request, index, derive_seed(request.seed, index), **more) for index in range(request.n)]
+
+
 CPU_CACHE_GB = 2.0
 
 
@@ -236,9 +257,7 @@ def fits(request: Request, sampling: Sampling, context: int) -> bool:
 
 def skipped(request: Request) -> Iterator[Completion]:
     """The answers to a request that does not fit."""
-    for index in range(request.n):
-        seed = derive_seed(request.seed, index)
-        yield Completion(request.key, index, "", (), "skipped", None, len(request.prompt_ids), seed)
+    return (draw.completion("", (), "skipped", None) for draw in draws(request))
 
 
 def context_length(model: ModelPath, options: EngineOptions) -> int:

@@ -20,27 +20,25 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sampling.backends import (
     Backend,
     Completion,
+    Draw,
     EngineOptions,
     Request,
     Sampling,
+    draws,
     fits,
     skipped,
 )
 
 
-@dataclass(frozen=True)
-class _Order:
-    """A completion to ask for."""
+@dataclass
+class _Order(Draw):
+    """A completion to ask for, and of whom."""
 
-    request: Request
-    index: int
-    seed: int
     server: str
 
 
@@ -148,9 +146,7 @@ class ServerBackend(Backend):
             if not fits(request, sampling, self.context):
                 yield from skipped(request)
                 continue
-            server = self._least_busy()
-            for index in range(request.n):
-                yield _Order(request, index, derive_seed(request.seed, index), server)
+            yield from draws(request, _Order, server=self._least_busy())
 
     def _complete(self, call: _Call, order: _Order, sampling: Sampling) -> Completion | None:
         """The completion; None if it is not wanted any more."""
@@ -222,10 +218,7 @@ class ServerBackend(Backend):
             raise _ServerFailure(
                 f"server {server} answers without a completion: {json.dumps(reply)[:300]}"
             ) from error
-        n_prompt = len(order.request.prompt_ids)
-        return Completion(
-            order.request.key, order.index, text, ids, finish_reason, logprob, n_prompt, order.seed
-        )
+        return order.completion(text, ids, finish_reason, logprob)
 
     def _least_busy(self) -> str:
         with self._lock:

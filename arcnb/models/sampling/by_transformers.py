@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
 from arcnb.machine.imports import nothing_collected
@@ -22,10 +21,12 @@ from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, res
 from arcnb.models.sampling.backends import (
     Backend,
     Completion,
+    Draw,
     EngineOptions,
     Request,
     Sampling,
     context_length,
+    draws,
     fits,
     skipped,
 )
@@ -34,12 +35,9 @@ _ADAPTERS_KEPT = 4  # in memory, the latest
 
 
 @dataclass
-class _Row:
+class _Row(Draw):
     """A completion in the making."""
 
-    request: Request
-    index: int
-    seed: int
     ids: list[int] = field(default_factory=list)
     logprob: float = 0.0
     finish: str | None = None
@@ -122,8 +120,8 @@ class TransformersBackend(Backend):
             if not fits(request, sampling, self.context):
                 yield from skipped(request)
                 continue
-            for index in range(request.n):
-                rows.append(_Row(request, index, derive_seed(request.seed, index)))
+            for row in draws(request, _Row):
+                rows.append(row)
                 if len(rows) == self._rows_at_once:
                     yield from self._generate_batch(rows, sampling)
                     rows = []
@@ -168,8 +166,7 @@ class TransformersBackend(Backend):
         for stop in sampling.stop:
             text = text.split(stop)[0]
         logprob = row.logprob if sampling.logprob else None
-        n_prompt = len(row.request.prompt_ids)
-        return Completion(row.request.key, row.index, text, row.ids, row.finish, logprob, n_prompt, row.seed)
+        return row.completion(text, row.ids, row.finish, logprob)
 
 
 class _Batch:

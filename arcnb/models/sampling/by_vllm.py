@@ -10,10 +10,8 @@ engine that dies is started again once in a call of `generate`, and gets everyth
 import contextlib
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.merging import merged_model
@@ -21,23 +19,16 @@ from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, res
 from arcnb.models.sampling.backends import (
     Backend,
     Completion,
+    Draw,
     EngineOptions,
     Request,
     Sampling,
     context_length,
+    draws,
     fits,
     skipped,
 )
 from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine, is_small, on_cpu
-
-
-@dataclass(frozen=True)
-class _Flight:
-    """A completion that the engine is working on."""
-
-    request: Request
-    index: int
-    seed: int
 
 
 def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
@@ -71,7 +62,7 @@ class VllmBackend(Backend):
         served = model
         if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
             served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Draw] = {}  # that the engine is working on
         self.engine = VllmEngine(EngineSettings(served, self.context, self._max_rank, options))
         self.engine.start()
 
@@ -206,10 +197,9 @@ class VllmBackend(Backend):
 
     def _take(self, request: Request, sampling: Sampling) -> None:
         """Gives a request to the engine at once: it works on it while the next prompt is made."""
-        names = [str(next(self._ids)) for _ in range(request.n)]
-        for index, name in enumerate(names):
-            self._flights[name] = _Flight(request, index, derive_seed(request.seed, index))
-        for name in names:
+        taken = {str(next(self._ids)): draw for draw in draws(request)}
+        self._flights |= taken
+        for name in taken:
             self._send(name, sampling)
 
     def _send(self, name: str, sampling: Sampling) -> None:
@@ -237,21 +227,12 @@ class VllmBackend(Backend):
             del self._flights[name]
         self.engine.abort(names)
 
-    def _completion(self, flight: _Flight, output, sampling: Sampling) -> Completion:
+    def _completion(self, flight: Draw, output, sampling: Sampling) -> Completion:
         ids = list(output.token_ids)
         # The engine's text where it made one: it ends before a stop text, and may be empty.
         text = output.text if sampling.stop else self.tokenizer.decode(ids, skip_special_tokens=True)
-        return Completion(
-            flight.request.key,
-            flight.index,
-            text,
-            ids,
-            output.finish_reason,
-            output.cumulative_logprob,
-            len(flight.request.prompt_ids),
-            flight.seed,
-            _of_tokens(output) if sampling.logprob else None,
-        )
+        of_tokens = _of_tokens(output) if sampling.logprob else None
+        return flight.completion(text, ids, output.finish_reason, output.cumulative_logprob, of_tokens)
 
     def _sampling_params(self, sampling: Sampling, seed: int):
         from vllm import SamplingParams
