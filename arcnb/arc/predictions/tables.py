@@ -7,7 +7,7 @@ its width, a colon and its cells row by row, `-` for none, as in `2:1234 - 1:5`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,6 +77,15 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(
         RANKING, ascending=False, kind="stable", key=lambda scores: scores.astype(float).fillna(0.0)
     )
+
+
+def other_versions(frame: pd.DataFrame, fingerprints: Mapping[str, str]) -> list[str]:
+    """Ids of the tasks, sorted, of which rows (task_id, task_fingerprint) answer another version than this.
+
+    fingerprints: by task id; tasks that are not in it do not count.
+    """
+    rows = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
+    return sorted({id_ for id_, version in rows if fingerprints.get(id_, version) != version})
 
 
 def to_table(predictions: list[Prediction]) -> pa.Table:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import other_versions
 from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, some
@@ -145,10 +146,9 @@ def evaluate(
     held = predictions.read(columns=["task_id", "task_fingerprint", "round"])
     held = held[held["round"] == step]
     versions = {problem.problem_id: problem.fingerprint for problem in problems}
-    rows = zip(held["task_id"], held["task_fingerprint"], strict=True)
-    if changed := {id_ for id_, version in rows if versions.get(id_, version) != version}:
+    if changed := other_versions(held, versions):
         raise ArcnbError(
-            f"{predictions.folder} holds answers to another version of {some(sorted(changed))}; evaluate the "
+            f"{predictions.folder} holds answers to another version of {some(changed)}; evaluate the "
             "changed problems in a new run"
         )
     _hold_to_conditions(predictions, step, _conditions(plan, sampling, adapter))

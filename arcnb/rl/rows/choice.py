@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import ended_early
+from arcnb.arc.predictions.tables import other_versions
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.splits import LeftOut, trainable_tasks
@@ -41,8 +42,7 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
     frame = frame[(frame["turn"] == 0) & frame["task_id"].isin(tasks.ids)]
     if frame.empty:
         raise ArcnbError(f"{predictions.folder} holds no first turns of the tasks of {tasks.name}")
-    versions = frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False)
-    if changed := sorted({id_ for id_, version in versions if tasks[id_].fingerprint != version}):
+    if changed := other_versions(frame, {task.task_id: task.fingerprint for task in tasks}):
         raise ArcnbError(f"{predictions.folder}: predictions of another version of {', '.join(changed[:5])}")
     ended = ended_early(predictions, tasks.ids)
     if ended and max_solved:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import other_versions
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import new_file
 from arcnb.models.prompts.rendering import template_digest
@@ -116,11 +117,8 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
 
 def _compare_rows(predictions: PredictionSet, fingerprints: dict[str, str]) -> None:
     """For a set without the file: its rows must be of the same version of the tasks."""
-    frame = predictions.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
-    rows = zip(frame["task_id"], frame["task_fingerprint"], strict=True)
-    changed = {id_ for id_, fingerprint in rows if fingerprints.get(id_, fingerprint) != fingerprint}
-    if changed:
-        raise ArcnbError(_of_other_tasks(predictions, sorted(changed)))
+    if changed := other_versions(predictions.read(["task_id", "task_fingerprint"]), fingerprints):
+        raise ArcnbError(_of_other_tasks(predictions, changed))
 
 
 def _of_other_tasks(predictions: PredictionSet, changed: list[str]) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import other_versions
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError, number_of, some
 from arcnb.models.prompts.conversations import Conversations
@@ -167,10 +168,9 @@ def _digest(refine_from: PredictionSet, plan: TurnPlan, made: SampledSet) -> str
     frame = frame[(frame["turn"] == 0) & (frame["round"] < plan.first.n_rounds)]
     if frame.empty:
         raise ArcnbError(f"refine_from {refine_from.folder} holds no first turns of these tasks")
-    for task_id, fingerprint in zip(frame["task_id"], frame["task_fingerprint"], strict=True):
-        if known.get(task_id, fingerprint) != fingerprint:
-            raise ArcnbError(
-                f"refine_from {refine_from.folder} answers another version of task {task_id}: "
-                "the fingerprints differ"
-            )
+    if changed := other_versions(frame, known):
+        raise ArcnbError(
+            f"refine_from {refine_from.folder} answers another version of task {changed[0]}: "
+            "the fingerprints differ"
+        )
     return hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
