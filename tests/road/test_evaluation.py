@@ -8,12 +8,12 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import write_tasks
 from tests.in_process import carried_out
+from tests.search.arc_tasks import short_tasks
 from tests.search.comparing.test_evaluation import judged, right
-from tests.search.sampling.test_predict import small_tasks
 
 
 def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tmp_path):
-    *known, last = small_tasks()
+    *known, last = short_tasks()
     tasks = [*known, replace(last, test=tuple(Pair(pair.input) for pair in last.test))]
     write_tasks(tasks, tmp_path / "tasks.parquet")
     for name, n_solved in (("before", 1), ("after", 2)):

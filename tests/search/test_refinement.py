@@ -53,12 +53,6 @@ def tasks():
 
 
 @pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
 def tokenizer():
     return load_tokenizer(resolve_model("default"))
 

@@ -28,12 +28,6 @@ from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import small_tasks
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 def judged(task, index, outputs, program="def transform(grid): ..."):

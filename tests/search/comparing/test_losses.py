@@ -12,12 +12,6 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.search import comparing
 from arcnb.search.comparing.losses import losses
 from tests.search.comparing.test_evaluation import judged, right
-from tests.search.sampling.test_predict import small_tasks
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 def wrong(task, mark):

@@ -11,12 +11,6 @@ from arcnb.search import comparing
 from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.openings import solved_opening
 from tests.search.comparing.test_evaluation import judged, right
-from tests.search.sampling.test_predict import small_tasks
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 @pytest.fixture

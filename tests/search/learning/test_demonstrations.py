@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Completion, Sampling
 from arcnb.models.sft.rows import IGNORED
 from arcnb.search.learning.lessons.demonstrations import Demonstrations
@@ -28,11 +27,6 @@ class Answering:
             ids = [one.seed % 97 + 3, 5, self.tokenizer.eos_token_id]
             how = self.finish.get(name, "stop")
             yield Completion(one.key, 0, "x", ids, how, None, len(one.prompt_ids), one.seed)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(small_model):
-    return load_tokenizer(small_model)
 
 
 @pytest.fixture

@@ -20,30 +20,15 @@ from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.lab.watching import wait_for
+from tests.search.arc_tasks import short_tasks
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import expected_keys, raw_keys, small_tasks
+from tests.search.sampling.test_predict import expected_keys, raw_keys
 
 PLAN = RoundPlan(n_predictions=30, per_prompt=3)
 
 
 def answer(key, index):
     return f"def transform(grid):\n    return grid * 0 + {index % 10}\n```"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(small_model):
-    return load_tokenizer(small_model)
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 def run(engine, tasks, predictions, executor, plan=PLAN, **settings):
@@ -63,7 +48,7 @@ def shard(model, folder, number, hang_after=-1):
     plan = replace(PLAN, shard=number, n_shards=2)
     engine = CannedEngine(load_tokenizer(resolve_model(model)), answer_or_hang)
     with Executor(1) as executor:
-        run(engine, small_tasks(), PredictionSet(folder), executor, plan, part_rows=6)
+        run(engine, short_tasks(), PredictionSet(folder), executor, plan, part_rows=6)
 
 
 def test_shards_run_together_and_one_that_was_killed_is_run_again_alone(tmp_path, small_model, tasks, forked):

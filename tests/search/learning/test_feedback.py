@@ -7,9 +7,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.views import View
 from arcnb.models.prompts.chat import answer_ids, prompt_ids
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import load_tokenizer
 from arcnb.models.sft.rows import IGNORED
-from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.search.learning.lessons.feedback import FeedbackSettings, feedback_rows
 from tests.search.learning_engine import program, small_tasks
@@ -19,17 +17,6 @@ ON_TRAIN = program("out = grid.copy(); out[:, 0] = 4; return grid if len(grid) =
 NEAR = program("out = grid.copy(); out[0, 0] = 4; return out")
 FAR = program("return grid[::-1]")
 ERROR = program("return grid.nothing")
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def tokenizer(small_model):
-    return load_tokenizer(small_model)
 
 
 @pytest.fixture

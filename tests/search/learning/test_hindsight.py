@@ -11,7 +11,7 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED
-from arcnb.programs.executor.executor import Execution, Executor, Job
+from arcnb.programs.executor.executor import Execution, Job
 from arcnb.programs.judging import judge
 from arcnb.search.learning.lessons.hindsight import (
     HindsightSettings,
@@ -30,12 +30,6 @@ OWN = HindsightSettings(fresh_views=0, programs_per_task=0)
 
 def cases(function):
     return [pytest.param(case, id=case["id"]) for case in CASES if case["fn"] == function]
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -64,18 +64,6 @@ def search_on(model, folder):
         SearchAndLearn(small_tasks(), Programming(engine), executor, folder, PLAN, base=base).run()
 
 
-@pytest.fixture(scope="module")
-def engine(small_model):
-    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
-        yield backend
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
-
-
 @pytest.fixture
 def search(tmp_path, engine, executor, small_model):
     """search(plan, pick=..., ...) is a SearchAndLearn below tmp_path."""

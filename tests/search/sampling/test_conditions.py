@@ -13,7 +13,7 @@ from arcnb.models.sampling.backends import Sampling
 from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions, tasks_asked
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
-from tests.search.sampling.test_predict import small_tasks
+from tests.search.arc_tasks import short_tasks
 
 PLAN = RoundPlan(n_predictions=4, per_prompt=8)
 BEGUN = {"prompt_format": prompt_format(), "sampling": Sampling(), "model": "m", "adapter": ""}
@@ -25,7 +25,7 @@ def wanted(tasks, plan=PLAN, **changes):
 
 @pytest.fixture
 def tasks():
-    return list(small_tasks())
+    return list(short_tasks())
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import record_rule
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
-from arcnb.programs.executor.executor import Executor
 from arcnb.search import comparing
 from arcnb.search.comparing import evaluation
 from arcnb.search.sampling.early_stop import EarlyStop
@@ -22,7 +20,6 @@ from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import small_tasks
 
 PLAN = RoundPlan(n_predictions=40, per_prompt=4, seed=1, stop_after=2)
 SAMPLING = Sampling(max_tokens=64)
@@ -64,22 +61,6 @@ def lookup_program(task, right):
 def solves(key, index):
     """Whether that completion is right: one in six, tossed anew for every task, round and index."""
     return hashlib.sha256(repr((key, index)).encode()).digest()[0] < 43
-
-
-@pytest.fixture(scope="module")
-def tokenizer(small_model):
-    return load_tokenizer(small_model)
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 def engine(tokenizer, tasks, **settings):

@@ -17,17 +17,11 @@ from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.lab.watching import wait_for
+from tests.search.arc_tasks import short_tasks
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
 LONG_PLAN = replace(PLAN, n_predictions=61)
-
-
-def small_tasks():
-    """Four ARC tasks with short prompts."""
-    tasks = load_tasks("arc-agi-1/training")
-    small = [t.task_id for t in tasks if sum(p.input.size + p.output.size for p in t.train) < 250]
-    return tasks.subset(small[:4])
 
 
 def sampled(tasks, predictions, **more):
@@ -40,19 +34,7 @@ def sample(model, folder):
         open_backend("transformers", model, None, EngineOptions(max_model_len=2048)) as engine,
         Executor(1) as executor,
     ):
-        predict(sampled(small_tasks(), PredictionSet(folder), part_rows=4), engine, executor, LONG_PLAN)
-
-
-@pytest.fixture(scope="module")
-def engine(small_model):
-    with open_backend("transformers", small_model, None, EngineOptions(max_model_len=2048)) as backend:
-        yield backend
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
+        predict(sampled(short_tasks(), PredictionSet(folder), part_rows=4), engine, executor, LONG_PLAN)
 
 
 def expected_keys(tasks, plan=PLAN):
@@ -67,7 +49,7 @@ def raw_keys(predictions):
 
 
 def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, engine, executor):
-    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    tasks, predictions = short_tasks(), PredictionSet(tmp_path / "p")
     first = predict(sampled(tasks, predictions), engine, executor, PLAN)
     assert (first.asked, first.made, first.found) == (20, 20, 0)
     assert predictions.done_keys() == expected_keys(tasks)
@@ -78,7 +60,7 @@ def test_the_rows_are_the_planned_ones_and_a_second_call_adds_nothing(tmp_path, 
 
 @pytest.mark.parametrize("stop_after", [0, 50])
 def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, executor, stop_after):
-    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    tasks, predictions = short_tasks(), PredictionSet(tmp_path / "p")
     for n_predictions in (5, 7):  # the last round of the first has one completion, and then two
         plan = replace(PLAN, n_predictions=n_predictions, stop_after=stop_after)
         predict(sampled(tasks, predictions), engine, executor, plan)
@@ -86,7 +68,7 @@ def test_a_set_that_is_to_grow_gets_the_missing_rows_only(tmp_path, engine, exec
 
 
 def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, executor):
-    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    tasks, predictions = short_tasks(), PredictionSet(tmp_path / "p")
     asked = {}
     generate = engine.generate
 
@@ -109,14 +91,14 @@ def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, 
 
 
 def test_rounds_show_different_views(tmp_path, engine, executor):
-    tasks = small_tasks()
+    tasks = short_tasks()
     views = {PLAN.view(tasks[0], round_) for round_ in range(8)}
     assert len(views) == 8
     assert PLAN.view(tasks[0], 3) == PLAN.view(tasks[0], 3)
 
 
 def test_the_report_counts_what_was_made(tmp_path, engine, executor):
-    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    tasks, predictions = short_tasks(), PredictionSet(tmp_path / "p")
     report = predict(sampled(tasks, predictions), engine, executor, PLAN)
     frame = predictions.read()
     assert report.completion_tokens == frame["n_tokens"].sum()
@@ -133,7 +115,7 @@ def test_the_report_counts_what_was_made(tmp_path, engine, executor):
 def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engine, executor):
     tasks = load_tasks("arc-agi-1/training")
     longest = max(tasks, key=lambda t: sum(p.input.size + p.output.size for p in t.train))
-    chosen = tasks.subset([longest.task_id, small_tasks()[0].task_id])
+    chosen = tasks.subset([longest.task_id, short_tasks()[0].task_id])
     predictions = PredictionSet(tmp_path / "p")
     report = predict(sampled(chosen, predictions), engine, executor, PLAN)
     assert list(report.too_long) == [longest.task_id]
@@ -143,7 +125,7 @@ def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engin
 
 
 def test_killed_at_random_moments_it_ends_with_exactly_the_planned_rows(tmp_path, small_model, forked):
-    tasks, predictions = small_tasks(), PredictionSet(tmp_path / "p")
+    tasks, predictions = short_tasks(), PredictionSet(tmp_path / "p")
     moments = random.Random(7)
     expected, left_incomplete = expected_keys(tasks, LONG_PLAN), 0
     for attempt in range(40):

@@ -5,12 +5,9 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 
-import pytest
-
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
@@ -18,7 +15,7 @@ from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.scoring import ScoringThread
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import expected_keys, small_tasks
+from tests.search.sampling.test_predict import expected_keys
 
 PLAN = RoundPlan(n_predictions=12, per_prompt=3)
 HELD = "held back"
@@ -64,16 +61,6 @@ class LettingGo(CannedEngine):
             time.sleep(0.01)
             self.came = self.moment()
         self.executor.let_go()
-
-
-@pytest.fixture(scope="module")
-def tokenizer(small_model):
-    return load_tokenizer(small_model)
-
-
-@pytest.fixture(scope="module")
-def tasks():
-    return small_tasks()
 
 
 def run(engine, tasks, predictions, executor):

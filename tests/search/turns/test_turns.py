@@ -14,7 +14,6 @@ from arcnb.models.prompts.chat import prompts_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import Sampling
-from arcnb.programs.executor.executor import Executor
 from arcnb.search.comparing.arms import read_arms
 from arcnb.search.comparing.evaluation import curves
 from arcnb.search.comparing.sets import read_sets
@@ -77,12 +76,6 @@ def tasks():
             Task.from_dict(f"t{number}", {"train": train, "test": [{"input": [[7, 8]], "output": [[8, 7]]}]})
         )
     return TaskSet("mirrors", tuple(made), "1")
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with Executor(1) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")
