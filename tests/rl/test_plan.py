@@ -106,6 +106,13 @@ def test_a_largest_ratio_below_1_is_refused(said):
     assert not said(loss_type="cispo", epsilon_high=5.0)
 
 
+def test_a_fresh_lora_of_layers_that_the_model_lacks_is_refused(said):
+    """peft passes over such a name as long as another one fits."""
+    (sentence,) = said(target_modules=["q_proj", "nowhere"])
+    assert "has no layer 'nowhere'; there are" in sentence
+    assert not said(target_modules=["self_attn.q_proj", "lm_head"])
+
+
 def test_steps_come_from_epochs_where_they_are_not_given():
     epochs = GrpoPlan.of({"max_steps": -1})
     assert epochs.number_of_steps(10) == 10

@@ -83,7 +83,7 @@ def test_a_set_that_was_begun_otherwise_is_refused_by_the_settings_name(refuse_i
         ({"group_size": 0}, "group_size is 0, it must be positive, or -1 for all tasks"),
         ({"lessons": "both", "keep_adapter": False}, "lessons='both' does not go with keep_adapter=False"),
         ({"warmup_steps": 1.5}, "warmup_steps is 1.5: whole steps, or a share below 1"),
-        ({"lora_target_modules": " "}, "lora_target_modules names no layer for the adapter"),
+        ({"lora_target_modules": " "}, "lora.target_modules names no layer for the adapter"),
         ({"task_ids": "007bbfb7, 007bbfb7"}, "task_ids names task '007bbfb7' twice"),
         ({"task_ids": "0d3d703e"}, "has no task '0d3d703e'; give task_ids"),
         ({"task_ids": "007bbfb7", "n_tasks": 2}, 'n_tasks is 2 and task_ids is "007bbfb7"'),

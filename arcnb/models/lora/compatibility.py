@@ -7,6 +7,7 @@ they also catch another size, another number of layers and another vocabulary.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
@@ -33,6 +34,20 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
     if (problem := _misfit(shapes, _model_shapes(model))) is not None:
         origin = f" (it was trained on {trained_on})" if trained_on else ""
         raise ArcnbError(f"adapter {adapter} does not fit model {model_name!r}: {problem}{origin}")
+
+
+def check_targets(names: Iterable[str], model: Path, model_name: str) -> None:
+    """ArcnbError for a name of a fresh LoRA's target_modules that no layer of the model in this folder has.
+
+    peft passes over such a name as long as another one fits. Of a model whose shapes cannot be read nothing
+    is said.
+    """
+    shapes = _model_shapes(model)
+    layers = [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
+    for wanted in names if layers else ():
+        if not any(f".{layer}".endswith(f".{wanted}") for layer in layers):
+            there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
+            raise ArcnbError(f"lora.target_modules: {model_name} has no layer {wanted!r}; there are {there}")
 
 
 def adapter_rank(adapter: Path) -> int:

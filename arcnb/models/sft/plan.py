@@ -13,6 +13,7 @@ from typing import Any
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.machine.reading import read_object
+from arcnb.models.lora.compatibility import check_targets
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -194,6 +195,8 @@ def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
     if not model_problems:
         model = resolve_model(plan.model)
         yield from refusals(resolve_adapter, plan.adapter, model)
+        if not (plan.full or plan.adapter):
+            yield from refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
         if not format_problems and not plan.sft_conversations:
             yield from refusals(
                 check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)

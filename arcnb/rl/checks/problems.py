@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 
+from arcnb.models.lora.compatibility import check_targets
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -119,9 +120,11 @@ def _turns(plan: GrpoPlan) -> Iterator[str]:
 
 
 def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
-    """An adapter that does not fit, sequences that the model was not built for, and completions that leave no
-    room for a prompt."""
+    """An adapter that does not fit, layers of a fresh one that the model lacks, sequences that it was not
+    built for, and completions that leave no room for a prompt."""
     found = refusals(resolve_adapter, plan.adapter, model)
+    if not found and (plan.fold_adapter or not resolve_adapter(plan.adapter, model)):
+        found = refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
     built_for = model.context or 8192
     if plan.max_length > built_for:
         found.append(

@@ -25,12 +25,12 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
 from arcnb.machine.processes import end_session, leave, start_session
+from arcnb.models.lora.compatibility import check_targets
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
 from arcnb.programs.executor.service import usable_processors
 from arcnb.search.learning.budgets import Clock
-from arcnb.search.learning.learner.settings import check_modules
 from arcnb.search.learning.plan import LEARN, SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
 from arcnb.search.learning.submission_file import SubmissionFile
@@ -72,7 +72,7 @@ def run_search(
     base = base_model(plan.model, plan.adapter)
     room = {}
     if LEARN in arms:
-        check_modules(base, plan.lora.modules)
+        check_targets(plan.lora.modules, base.folder, base.name)
         n_adapters = min(plan.engine.adapters_at_once, len(plan.groups(tasks)))
         room = {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
     options = plan.engine.options(log=Path(plan.output, f"engine{shard[0]}.log"), **room)

@@ -83,6 +83,7 @@ WRONG = [
     ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
     ({"adapter": "/nowhere"}, "adapter folder /nowhere does not exist"),
     ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
+    ({"target_modules": ["q_proj", "nowhere"]}, "has no layer 'nowhere'; there are .*q_proj"),
     ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
     ({"resume": "/nowhere"}, "resume='/nowhere': there is no complete checkpoint"),
     ({"sft_conversations": "/nowhere"}, "sft_conversations: /nowhere: no such file"),

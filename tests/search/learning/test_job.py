@@ -127,7 +127,7 @@ def test_a_search_ends_before_its_time_is_up(hours, spent):
 
 def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):
     plan = searching(target_modules="q_proj, nowhere_proj")
-    with pytest.raises(ArcnbError, match="has no layer 'nowhere_proj'; there are q_proj, k_proj, v_proj"):
+    with pytest.raises(ArcnbError, match=r"has no layer 'nowhere_proj'; there are .*k_proj, .*q_proj"):
         run_shards(plan)
     assert not len(arm_predictions(plan, "alone"))
     assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arcnb.errors import ArcnbError
-from arcnb.machine.imports import nothing_collected
-from arcnb.models.registry import ModelPath
 from arcnb.plans import option
-from arcnb.values import COUNT, POSITIVE
+from arcnb.values import COUNT, POSITIVE, listed
 
 SCHEDULES = ("constant", "linear", "cosine")
 
@@ -46,31 +42,13 @@ class LoraSettings:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(name.strip() for name in self.target_modules.split(",") if name.strip())
+        return tuple(listed(self.target_modules))
 
     def decisive(self) -> dict:
         """What decides the adapter, as JSON holds it; not how memory is saved."""
         spared = ("batch_tokens", "gradient_checkpointing")
         kept = {name: value for name, value in vars(self).items() if name not in spared}
         return kept | {"target_modules": list(self.modules)}
-
-
-@nothing_collected()
-def check_modules(model: ModelPath, modules: Sequence[str]) -> None:
-    """ArcnbError for a name that none of the model's layers has; its weights are not loaded.
-
-    peft passes over such a name as long as any other name fits.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    with torch.device("meta"):
-        net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model.path))
-    layers = [name for name, module in net.named_modules() if isinstance(module, torch.nn.Linear)]
-    for wanted in modules:
-        if not any(f".{name}".endswith(f".{wanted}") for name in layers):
-            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
-            raise ArcnbError(f"lora_target_modules: {model.name} has no layer {wanted!r}; there are {known}")
 
 
 def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
