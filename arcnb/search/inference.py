@@ -49,7 +49,7 @@ class InferenceEngine(Engine):
     )
 
     def options(self, **more: Any) -> EngineOptions:
-        urls = tuple(url.strip() for url in self.server_urls.split(",") if url.strip())
+        urls = tuple(listed(self.server_urls))
         return super().options(server_urls=urls, **more)
 
 

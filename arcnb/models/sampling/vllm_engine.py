@@ -176,7 +176,7 @@ class VllmEngine:
     def _start(self) -> None:
         options, model = self.settings.options, self.settings.model
         shared_context()  # without which the engine dies of it, in many words
-        _set_environment(options)
+        _set_environment()
         self._log = EngineLog(options.log)
         with nothing_collected(), self._log.capture():
             from vllm import LLM, envs
@@ -332,7 +332,7 @@ def _wake_when_dead(llm, closed: threading.Event) -> None:
     threading.Thread(target=watch, daemon=True, name="engine-watch").start()
 
 
-def _set_environment(options: EngineOptions) -> None:
+def _set_environment() -> None:
     """Settings that vLLM takes from the environment; what the user has set stays, but for the first two."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"

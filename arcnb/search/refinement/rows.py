@@ -24,6 +24,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.turns.selection import check_choice, choose
+from arcnb.values import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ class RefinementDataset:
 
 def turn_numbers(text: str) -> list[int]:
     """Turns separated by commas, counted from 0. ArcnbError for anything else."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = listed(text)
     for part in parts:
         if not part.isdecimal():
             wanted = 'numbers separated by commas, as in "0,1"'
@@ -226,11 +227,11 @@ def refinement_rows(
             dataset.rows.append(_row(parent, sets[number], prompt, ids))
             dataset.parents.append(parent)
     if not dataset.rows:
-        raise ArcnbError(_why_empty(dataset, chooser, per_task, wanted, keep_solved, max_prompt_length))
+        raise ArcnbError(_why_empty(dataset, chooser, wanted, keep_solved, max_prompt_length))
     return dataset
 
 
-def _why_empty(dataset: RefinementDataset, chooser, per_task, wanted, keep_solved, limit) -> str:
+def _why_empty(dataset: RefinementDataset, chooser, wanted, keep_solved, limit) -> str:
     of_turns = f" of turns {', '.join(map(str, sorted(wanted)))}" if wanted else ""
     kept = "" if keep_solved else " and are left out"
     return (
