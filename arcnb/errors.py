@@ -13,7 +13,7 @@ class ArcnbError(ValueError):
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read, without its path, which the sentence has named by then."""
+    """Why the system refused a file or a program, without the path, which the sentence has named by then."""
     return getattr(error, "strerror", None) or str(error)
 
 

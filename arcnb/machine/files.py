@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.machine.processes import pid_place
 
 # File systems without hard links (some network and memory-stick ones) say so with one of these.
@@ -106,8 +106,14 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ArcnbError(f"cannot make {folder}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot make {folder}: {reason(error)}") from None
     return folder
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder and below."""
+    files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
+    return sum(file.stat().st_size for file in files)
 
 
 def write_problem(folder: Path) -> str | None:
@@ -118,7 +124,7 @@ def write_problem(folder: Path) -> str | None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return f"{folder}: {error.strerror or error}"
+        return f"{folder}: {reason(error)}"
     return None
 
 
@@ -242,12 +248,12 @@ def _explaining(path: Path, work: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror if work is None else _refused(error, work)
-        if reason is None:
+        why = error.strerror if work is None else _refused(error, work)
+        if why is None:
             raise
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
-            reason = "a file stands where its folder should be"
-        raise ArcnbError(f"cannot write {path}: {reason}; files already there are untouched") from error
+            why = "a file stands where its folder should be"
+        raise ArcnbError(f"cannot write {path}: {why}; files already there are untouched") from error
 
 
 def _refused(error: OSError, work: Path) -> str | None:
@@ -260,9 +266,9 @@ def _refused(error: OSError, work: Path) -> str | None:
             for *names, why in error.args[0]
             if (number := _NUMBER.match(why))
         ]
-    for number, names, reason in causes:
+    for number, names, said in causes:
         paths = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes | os.PathLike)]
         ours = any(named.absolute().is_relative_to(work.absolute()) for named in paths)
         if number in (_UNWRITABLE if ours else () if paths else _FULL):
-            return reason
+            return said
     return None

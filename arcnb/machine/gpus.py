@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.machine.locks import Lock
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -118,7 +118,7 @@ class GpuChoice:
         """The GPUs in words, for the line that a backend announces itself with."""
         if self.taken:
             return ", ".join(f"GPU {gpu.index}" for gpu in self.taken)
-        return f"{self.n_gpus} GPU" + "s" * (self.n_gpus > 1)
+        return number_of(self.n_gpus, "GPU")
 
     def take(self) -> None:
         """Chooses and locks. Taking again keeps the choice."""

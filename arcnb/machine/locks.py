@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 
 # EBADF: NFS locks what is open for writing alone, which a folder never is.
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EBADF, errno.EINVAL)
@@ -32,7 +32,7 @@ class Lock:
             except PermissionError:  # a file that another user made: reading is enough for a lock
                 self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise ArcnbError(f"cannot open {path}: {error.strerror or error}") from None
+            raise ArcnbError(f"cannot open {path}: {reason(error)}") from None
 
     def take(self, seconds: float = math.inf) -> bool:
         """Whether it is ours within so many seconds; also where the disk knows no locks, which `supported`
@@ -48,7 +48,7 @@ class Lock:
                     self.supported = False
                     return True
                 if error.errno not in _HELD:
-                    raise ArcnbError(f"cannot lock {self.path}: {error.strerror or error}") from None
+                    raise ArcnbError(f"cannot lock {self.path}: {reason(error)}") from None
             if time.monotonic() >= end:
                 return False
             time.sleep(min(0.2, seconds))

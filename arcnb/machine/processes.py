@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import NoReturn
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up here, not anew in every child
@@ -43,9 +43,7 @@ def shared_context(method: str = "spawn") -> BaseContext:
         context.Lock()
     except OSError as error:
         remedy = "mount /dev/shm writable (a container: --tmpfs /dev/shm, or --shm-size 2g)"
-        raise ArcnbError(
-            f"processes cannot work together, /dev/shm says {error.strerror or error}: {remedy}"
-        ) from None
+        raise ArcnbError(f"processes cannot work together, /dev/shm says {reason(error)}: {remedy}") from None
     return context
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs.run import Run
 from arcnb.machine.gpus import VARIABLE, usable_names
 from arcnb.machine.processes import start_session, threads_each
@@ -174,7 +174,7 @@ def _begin(
             errors = log if quiet else None
             return start_session(command, env=os.environ | slot, stdout=log, stderr=errors)
     except OSError as error:
-        print(f"arcnb: cannot start {run.path.name}: {error.strerror or error}", file=sys.stderr)
+        print(f"arcnb: cannot start {run.path.name}: {reason(error)}", file=sys.stderr)
         return 1
 
 

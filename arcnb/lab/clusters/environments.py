@@ -14,7 +14,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs.run import made_folder, runs_root
 from arcnb.machine.files import replaced_file
 from arcnb.machine.locks import locked
@@ -27,7 +27,7 @@ def environment_name(requirements: Path) -> str:
     try:
         content = requirements.read_bytes()
     except OSError as error:
-        raise ArcnbError(f"{requirements} cannot be read: {error.strerror or error}") from None
+        raise ArcnbError(f"{requirements} cannot be read: {reason(error)}") from None
     return f"environment-{hashlib.sha256(content + python).hexdigest()[:12]}"
 
 
@@ -54,7 +54,7 @@ def build_archive(requirements: Path) -> bool:
                 ):
                     tar.add(folder, arcname=".")
     except OSError as error:
-        raise ArcnbError(f"cannot build {archive}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot build {archive}: {reason(error)}") from None
     return True
 
 

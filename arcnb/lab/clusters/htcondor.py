@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arcnb.errors import number_of
 from arcnb.lab.clusters.jobs import ClusterJob
 from arcnb.lab.clusters.scripts import render, script_texts
 from arcnb.lab.clusters.tools import ENDED, HELD, RUNNING, WAITING, JobState, SchedulerError, call
@@ -118,7 +119,7 @@ def _state(job: Mapping[str, Any], task: str) -> JobState:
     elif phase == ENDED and job.get("ExitCode"):
         text = f"{text} (exit code {job['ExitCode']})"
     elif phase == WAITING and job.get("NumJobStarts"):
-        text = f"{text} again, after {job['NumJobStarts']} start{'s' if job['NumJobStarts'] > 1 else ''}"
+        text = f"{text} again, after {number_of(job['NumJobStarts'], 'start')}"
     node = str(job.get("RemoteHost") or job.get("LastRemoteHost") or "").rpartition("@")[2]
     return JobState(phase, text, node, task)
 

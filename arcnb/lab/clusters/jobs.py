@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.lab.notebooks.parameters import Parameter, check_parameters
 from arcnb.lab.runs.named_paths import existing, existing_file
 from arcnb.lab.runs.run import Run
@@ -103,7 +103,7 @@ class ClusterJob:
 
     @property
     def title(self) -> str:
-        return f"{self.name}, {len(self.runs)} run{'s' if self.is_array else ''} of arcnb"
+        return f"{self.name}, {number_of(len(self.runs), 'run')} of arcnb"
 
 
 def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 
 SECONDS = 60.0  # a scheduler that takes longer to answer is taken for unreachable
 
@@ -58,7 +58,7 @@ def call(scheduler: str, *command: str, refused: str | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise SchedulerError(f"{scheduler} does not answer: {command[0]} took over {SECONDS:.0f} s") from None
     except OSError as error:
-        raise SchedulerError(f"cannot start {command[0]}: {error.strerror or error}") from None
+        raise SchedulerError(f"cannot start {command[0]}: {reason(error)}") from None
     if result.returncode != 0:
         words = " ".join((result.stderr.strip() or result.stdout.strip()).split()) or "it gave no reason"
         opening = refused or f"{scheduler} does not answer"

@@ -15,6 +15,7 @@ from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.lab.runs.run import Run, list_runs, runs_root
 from arcnb.lab.workspace.folders import home
+from arcnb.machine.files import size_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,9 +31,9 @@ def models() -> pd.DataFrame:
 
     embedded = resolve_model("default").folder
     shipped = sorted(path for path in SHIPPED_ADAPTERS.iterdir() if path.is_dir())
-    rows = [("model", "default", "embedded: SmolLM2-135M-Instruct", _bytes(embedded))]
+    rows = [("model", "default", "embedded: SmolLM2-135M-Instruct", size_of(embedded))]
     rows += [("model", name, "in the hub's cache", size) for name, size in _cached_models()]
-    rows += [("adapter", path.name, "shipped, for the embedded model", _bytes(path)) for path in shipped]
+    rows += [("adapter", path.name, "shipped, for the embedded model", size_of(path)) for path in shipped]
     rows += [
         ("adapter", str(run.path / item["path"]), f"trained by {run.path.name}", item["bytes"])
         for run, _, item in _recent_artifacts()
@@ -142,7 +143,3 @@ def _cached_models() -> list[tuple[str, int]]:
     except CacheNotFound:
         return []
     return sorted((one.repo_id, one.size_on_disk) for one in found if one.repo_type == "model")
-
-
-def _bytes(folder: Path) -> int:
-    return sum(item.stat().st_size for item in folder.rglob("*") if item.is_file())

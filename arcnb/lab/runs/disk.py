@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.named_paths import pieces
@@ -101,7 +101,7 @@ def remove(run: Run) -> None:
             target = run.path.rename(bin_ / run.path.name)
         shutil.rmtree(target)
     except OSError as error:
-        raise ArcnbError(f"cannot remove {run.path}: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot remove {run.path}: {reason(error)}") from None
     finally:
         with contextlib.suppress(OSError):
             bin_.rmdir()

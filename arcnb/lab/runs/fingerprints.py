@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.placeholders import REFERENCE
 
@@ -39,7 +39,7 @@ def fingerprint(path: Path) -> str:
     try:
         return _fingerprint(path)
     except OSError as error:
-        raise ArcnbError(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
+        raise ArcnbError(f"{error.filename or path} cannot be read: {reason(error)}") from None
 
 
 def _fingerprint(path: Path) -> str:

@@ -41,7 +41,7 @@ from arcnb.lab.runs.manifest import (
 from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
 from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
-from arcnb.machine.files import age_of, make_folder
+from arcnb.machine.files import age_of, make_folder, size_of
 
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 # Where there is none, so long after its manifest was written: it has one while its kernel lives, and kernels
@@ -163,8 +163,7 @@ class Run:
             raise ArcnbError(f"artifact {artifact} is not below the run folder {self.path}")
         if not path.exists():
             raise ArcnbError(f"artifact {artifact} does not exist in {self.path}")
-        files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
-        return {"path": str(path.relative_to(self.path)), "bytes": sum(item.stat().st_size for item in files)}
+        return {"path": str(path.relative_to(self.path)), "bytes": size_of(path)}
 
     def _repr_html_(self) -> str:
         status, why = self.verdict()
@@ -252,7 +251,7 @@ def _new_folder(name: str) -> Path:
                 raise ArcnbError(f"cannot make a run folder in {root}: it is not a folder") from None
             count += 1
         except OSError as error:
-            why = f"cannot make a run folder in {root}: {error.strerror or error}"
+            why = f"cannot make a run folder in {root}: {reason(error)}"
             raise ArcnbError(f"{why}; $ARCNB_RUNS names another place") from None
 
 
@@ -266,7 +265,7 @@ def made_folder(folder: Path) -> Path:
         for shelf in shelves:
             shelf.chmod(root.stat().st_mode)
     except OSError as error:
-        raise ArcnbError(f"cannot open {folder} to others: {error.strerror or error}") from None
+        raise ArcnbError(f"cannot open {folder} to others: {reason(error)}") from None
     return folder
 
 

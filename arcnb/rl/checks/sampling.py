@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from arcnb.errors import number_of
 from arcnb.rl.plan.grpo import GrpoPlan
 
 PLAIN = {
@@ -60,13 +61,12 @@ def _group(plan: GrpoPlan, settings: Mapping) -> Iterator[str]:
     """Groups that cannot be split evenly, and rounds that would end inside a step."""
     group, accumulation = settings["num_generations"], settings["gradient_accumulation_steps"]
     if group * plan.prompts_per_step % (accumulation * plan.num_processes):
-        several = plan.prompts_per_step > 1
-        prompts = f" x prompts_per_step={plan.prompts_per_step}" if several else ""
+        prompts = f" x prompts_per_step={plan.prompts_per_step}" if plan.prompts_per_step > 1 else ""
         processes = f" x num_processes={plan.num_processes}" if plan.num_processes > 1 else ""
         yield (
             f"num_generations={group}{prompts} is not divisible by "
             f"gradient_accumulation_steps={accumulation}{processes}; one optimizer step trains the whole "
-            f"group of {plan.prompts_per_step} prompt{'s' if several else ''}"
+            f"group of {number_of(plan.prompts_per_step, 'prompt')}"
         )
     parts = settings.get("steps_per_generation")
     if parts is not None and (parts < 1 or parts % accumulation):

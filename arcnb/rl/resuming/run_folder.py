@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from arcnb.machine.files import replaced_folder
+from arcnb.machine.files import replaced_folder, size_of
 from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
@@ -42,9 +42,7 @@ def prune(folder: Path, budget_gb: float) -> list[Path]:
         return []
     checkpoints = sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of)
     newest = newest_complete(folder, announce=lambda sentence: None)
-    sizes = {
-        path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in checkpoints
-    }
+    sizes = {path: size_of(path) for path in checkpoints}
     total = sum(sizes.values())
     deleted = []
     for path in checkpoints:

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.files import size_of
 from arcnb.machine.locks import locked
+from arcnb.models.memory.shape import GIB
 
-GIB = 1 << 30
 # Seconds that a line says its step took: start-up is loading the trainer, saving and switching adapters.
 TIMES = ("sampling_seconds", "relabelling_seconds", "learning_seconds", "start_seconds")
 PATIENCE = 90.0  # seconds to wait for the process that had a shard before
@@ -95,7 +96,7 @@ class AdapterFolder:
     def tidy(self, needed: Iterable[Path]) -> list[Path]:
         """Delete the shard's earliest adapters until all fit the budget, never one `needed`; which went."""
         kept, gone = sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir()), []
-        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in kept}
+        sizes = {path: size_of(path) for path in kept}
         total, needed = sum(sizes.values()), set(needed)
         for path in kept:
             if total <= self.max_bytes:
