@@ -16,7 +16,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_problem, write_whole
-from arcnb.models.lora.compatibility import tensor_shapes
+from arcnb.models.lora.compatibility import WEIGHTS, tensor_shapes
 from arcnb.plans import refusals
 
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers' mark of a checkpoint that a signal asked for
@@ -41,10 +41,10 @@ def checkpoint_problem(folder: Path) -> str | None:
         return f"{STATE} is missing"
     except (ValueError, KeyError, OSError):
         return f"{STATE} is damaged"
-    weights = [*folder.glob("adapter_model.safetensors"), *folder.glob("model*.safetensors")]
+    weights = [*folder.glob(WEIGHTS), *folder.glob("model*.safetensors")]
     if not weights:
         return "the weights are missing"
-    for path in [*weights, *folder.glob("*/adapter_model.safetensors")]:
+    for path in [*weights, *folder.glob(f"*/{WEIGHTS}")]:
         if refusals(tensor_shapes, path):  # which compares the header with the length of the file
             return f"{path.relative_to(folder)} is cut off"
     if any(folder.glob("global_step*")):  # ZeRO keeps the optimizer in parts of its own

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
+from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.training.log import read_metrics
 from arcnb.rl.resuming.run_folder import keep_best, prune
 from arcnb.rl.resuming.run_state import RunState
@@ -47,9 +48,8 @@ def resuming_callback(state: RunState, seed: int):
         def on_step_begin(self, args, state_, control, **kwargs):
             import torch
 
-            torch.manual_seed(
-                derive_seed(seed, "sampling", state.rollbacks, state_.global_step, args.process_index) % 2**63
-            )
+            place = (state.rollbacks, state_.global_step, args.process_index)
+            torch.manual_seed(derive_seed(seed, "sampling", *place))
 
     return Resuming()
 
@@ -60,7 +60,7 @@ def restore_adapter(model, checkpoint: Path) -> None:
     transformers 5.17 loads only the sub-folders of a checkpoint where there are any. TRL's frozen copy "ref"
     of a starting adapter is such a one, so the trained adapter beside it would stay at its start.
     """
-    if not hasattr(model, "peft_config") or not (checkpoint / "adapter_model.safetensors").is_file():
+    if not hasattr(model, "peft_config") or not (checkpoint / WEIGHTS).is_file():
         return
     from peft import load_peft_weights, set_peft_model_state_dict
 

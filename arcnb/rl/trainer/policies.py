@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.lora.precision import four_bit_config
 from arcnb.models.registry import ModelPath
 from arcnb.rl.resuming.identity import adapter_shape
@@ -88,8 +89,6 @@ def has_moved(adapter: Path, start: Path | None) -> bool:
     Both are compared in float32, since they may be saved in different types.
     """
     from safetensors.torch import load_file
-
-    from arcnb.models.lora.compatibility import WEIGHTS
 
     now = load_file(adapter / WEIGHTS)
     if start is None:

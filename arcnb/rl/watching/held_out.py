@@ -185,7 +185,7 @@ def _by_transformers(trainer, prompts: Sequence[list[int]], seed: int) -> list[l
             trainer.model_wrapped, trainer.accelerator, generation_kwargs=trainer.generation_kwargs
         ) as model,
     ):
-        torch.manual_seed(seed % 2**63)
+        torch.manual_seed(seed)
         out = model.generate(
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
