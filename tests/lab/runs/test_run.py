@@ -101,26 +101,6 @@ for number in range(20):
     assert len(run.manifest["outcome"]) == 40
 
 
-def test_a_writer_killed_while_writing_leaves_a_whole_file(tmp_path):
-    script = """
-import itertools, sys
-from pathlib import Path
-from arcnb.machine.files import write_whole
-for number in itertools.count():
-    write_whole(Path(sys.argv[1]), f"{number}\\n" * 200_000)
-    print(flush=True)
-"""
-    path = tmp_path / "file.json"
-    for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        process.kill()
-        process.communicate()
-        lines = path.read_text().splitlines()
-        assert len(lines) == 200_000
-        assert len(set(lines)) == 1
-
-
 def test_record_adds_up(runs_root):
     mother = new_run("mother")
     (mother.path / "tasks.parquet").write_text("")
