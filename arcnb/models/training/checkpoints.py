@@ -39,7 +39,7 @@ def checkpoint_problem(folder: Path) -> str | None:
             return f"{STATE} is of step {state['global_step']}"
     except FileNotFoundError:
         return f"{STATE} is missing"
-    except (ValueError, KeyError, OSError):
+    except (ValueError, KeyError, TypeError, OSError):
         return f"{STATE} is damaged"
     weights = [*folder.glob(WEIGHTS), *folder.glob("model*.safetensors")]
     if not weights:

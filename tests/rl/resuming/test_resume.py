@@ -219,6 +219,7 @@ DAMAGES = {
     "cut optimizer": (_cut("optimizer.pt"), "optimizer.pt is cut off"),
     "no scheduler": (lambda f: (f / "scheduler.pt").unlink(), "scheduler.pt is missing"),
     "cut state": (_cut("trainer_state.json"), "trainer_state.json is damaged"),
+    "other state": (lambda f: (f / "trainer_state.json").write_text("[]"), "trainer_state.json is damaged"),
     "no state": (lambda f: (f / "trainer_state.json").unlink(), "trainer_state.json is missing"),
     "no random state": (lambda f: (f / "rng_state.pth").unlink(), "the random state is missing"),
     "cut random state": (_cut("rng_state.pth"), "rng_state.pth is cut off"),
