@@ -15,7 +15,7 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer import static
 from arcnb.lab.explorer.entries import TaskFilter, entries
 from arcnb.lab.explorer.live import Explorer
-from arcnb.lab.pages.cells import external_references, without_external
+from arcnb.lab.pages.fragments import external_references, without_external
 
 FLIP = "def transform(grid):\n    return grid[:, ::-1]"
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from arcnb.arc.grids import MAX_SIDE
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.tasks.task import Task
-
-MAX_SIDE = 30
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from arcnb.arc.grids import MAX_SIDE
 from arcnb.arc.pictures.figures import prediction_html
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.lab.explorer.entries import MAX_SIDE, Entry, TaskFilter, entries
+from arcnb.lab.explorer.entries import Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.programs.executor.executor import Executor, Job

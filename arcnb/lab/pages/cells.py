@@ -18,7 +18,6 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from arcnb.lab.execution.terminal_text import printed
-from arcnb.lab.pages.fragments import external_references as external_references
 from arcnb.lab.pages.fragments import picture, without_external
 
 # What shows a file: the name of the tag, and the file's.

@@ -9,8 +9,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.pages import export
-from arcnb.lab.pages.cells import external_references, without_external
 from arcnb.lab.pages.export import export_run, notebook_page
+from arcnb.lab.pages.fragments import external_references, without_external
 from arcnb.lab.pages.index import write_index
 from arcnb.lab.runs.run import list_runs, new_run
 

@@ -69,7 +69,8 @@ def test_trouble_is_said_and_stops_nothing(notebook):
     assert any("No curves: " in text and "line 1 is not a JSON object" in text for text in texts)
 
 
-def test_outside_of_a_notebook_nothing_is_drawn(tmp_path):
+def test_outside_of_a_notebook_nothing_is_drawn(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
     with live_curves(path, ["loss"]):
         path.write_text(json.dumps({"step": 1, "loss": 2.0}) + "\n")
+    assert capsys.readouterr().out == ""
