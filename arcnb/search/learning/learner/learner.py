@@ -19,6 +19,7 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import replaced_folder
 from arcnb.machine.imports import nothing_collected
+from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sft.rows import collator
@@ -81,7 +82,7 @@ class LoraLearner:
         try:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
-            raise ArcnbError(f"lora_target_modules {', '.join(settings.modules)}: {error}") from error
+            raise ArcnbError(f"lora.target_modules {', '.join(settings.modules)}: {error}") from error
         self._net.create_or_update_model_card = lambda folder: None  # without a word of its own
         self._room = Room(self._net, settings)
         self._collate = collator(load_tokenizer(model).pad_token_id)
@@ -184,12 +185,12 @@ class LoraLearner:
         from safetensors.torch import load_file
 
         if start is not None:
-            state = load_file(start / "adapter_model.safetensors", device=self.device)
+            state = load_file(start / WEIGHTS, device=self.device)
             set_peft_model_state_dict(self._net, state)
             return
         devices = [torch.cuda.current_device()] if self.device == "cuda" else []
         with torch.random.fork_rng(devices):
-            torch.manual_seed(seed % 2**63)
+            torch.manual_seed(seed)
             for module in self._net.modules():
                 if hasattr(module, "reset_lora_parameters"):
                     module.reset_lora_parameters("default", init_lora_weights=True)
