@@ -42,8 +42,8 @@ def check_targets(names: Iterable[str], model: Path, model_name: str) -> None:
     peft passes over such a name as long as another one fits. Of a model whose shapes cannot be read nothing
     is said.
     """
-    shapes = _model_shapes(model)
-    layers = [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
+    # Quantized layers keep their weights under names such as `qweight`.
+    layers = {name.rpartition(".")[0] for name, shape in _model_shapes(model).items() if len(shape) == 2}
     for wanted in names if layers else ():
         if not any(f".{layer}".endswith(f".{wanted}") for layer in layers):
             there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
