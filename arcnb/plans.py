@@ -162,6 +162,8 @@ class Plan:
             raise ArcnbError(f"{name!r} is an option of several branches; say {paths}")
         if name in _reserved(cls):
             raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
+        if inside := [path for path in cls.options() if path.startswith(f"{name}.")]:
+            raise ArcnbError(f"{name!r} has options of its own; say {inside[0]}, or a mapping of them")
         raise ArcnbError(f"there is no parameter {name!r}{nearest_option(name, _names(cls))}")
 
     @classmethod

@@ -152,7 +152,9 @@ def range_problem(value: Any, within: str) -> str:
         return ""
     ends = [f"{'at least' if within[0] == '[' else 'above'} {low:.15g}"] if low > -math.inf else []
     ends += [f"{'at most' if within[-1] == ']' else 'below'} {high:.15g}"] if high < math.inf else []
-    return " and ".join(ends) or "a finite number"
+    if not -math.inf < value < math.inf and len(ends) < 2:
+        ends = ["finite", *ends] if ends else ["a finite number"]
+    return " and ".join(ends)
 
 
 @dataclass(frozen=True)

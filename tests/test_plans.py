@@ -66,6 +66,11 @@ def test_a_mapping_is_the_value_of_an_option_that_takes_one():
         assert Toy.of({"more": given}).trl["model_init_kwargs"] == {"a": {"b": 1}}
 
 
+def test_one_value_for_a_whole_branch_is_told_what_the_branch_has():
+    with pytest.raises(ArcnbError, match=r"'guard' has options of its own; say guard\.action, or a map"):
+        Toy.of({"guard": 3})
+
+
 def test_every_problem_is_named_in_one_error():
     with pytest.raises(ArcnbError) as error:
         Toy.of({"sed": 1, "window": "a", "output_dir": "x"})
@@ -109,7 +114,7 @@ def test_every_number_of_every_plan_has_a_range(module):
         ({"lora_r": 0}, "parameter 'lora_r' must be at least 1 (default 32), got 0"),
         (
             {"learning_rate": math.nan},
-            "parameter 'learning_rate' must be at least 0 (default 1e-05)",
+            "parameter 'learning_rate' must be finite and at least 0 (default 1e-05)",
         ),
         ({"top_p": 1.5}, "parameter 'top_p' must be above 0 and at most 1 (default 1.0), got 1.5"),
         ({"guard": {"window": 1}}, "parameter 'guard_window' must be at least 2 (default 20), got 1"),

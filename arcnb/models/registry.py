@@ -78,6 +78,8 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
     if isinstance(name, ModelPath):
         return name
     text = str(name)
+    if not text:  # which Path takes for the current folder
+        raise ArcnbError('model "" names no model; give default, a folder or a hub id')
     if text == "default":
         return ModelPath("default", embedded_model())
     folder = Path(text).expanduser()

@@ -39,6 +39,11 @@ def test_missing_folder(tmp_path):
         resolve_model(tmp_path / "nowhere")
 
 
+def test_an_empty_name_is_no_model():
+    with pytest.raises(ArcnbError, match='model "" names no model; give default, a folder or a hub id'):
+        resolve_model("")
+
+
 def test_a_file_is_no_model_folder(tiny):
     with pytest.raises(ArcnbError, match=r"config\.json is a file; name the folder that it is in"):
         resolve_model(tiny.folder / "config.json")

@@ -166,7 +166,9 @@ def _files(path: Path) -> list[Path]:
             files = parts or arc_files(path)
             if not files:
                 below = sorted({file.parent.name for end in _ENDINGS for file in path.glob(f"*/*{end}")})
-                remedy = f"; its folders {', '.join(below[:9])} have some: name one of them" if below else ""
+                names = ", ".join(below[:9])
+                several = f"; its folders {names} have some: name one of them"
+                remedy = several if len(below) > 1 else f"; its folder {names} has some: name it" * len(below)
                 raise ArcnbError(
                     f"{path}: a folder without tasks (no .parquet, .json or .json.gz file){remedy}"
                 )

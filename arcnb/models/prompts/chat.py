@@ -83,7 +83,10 @@ def render_text(tokenizer, messages: Sequence[dict], prefix: str = "") -> str:
     """The text behind `render`, for people to read; never give it to an engine."""
     messages = _plain(tokenizer, messages)
     if not getattr(tokenizer, "chat_template", None):
-        raise ArcnbError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
+        raise ArcnbError(
+            f"the tokenizer of {tokenizer.name_or_path} has no chat template; put one into the model's "
+            "folder as chat_template.jinja, or take the model's instruct version"
+        )
     text = _apply(tokenizer, messages, prefix)
     system = messages[0]["content"].strip() if messages and messages[0]["role"] == "system" else ""
     if text is None or system not in text:

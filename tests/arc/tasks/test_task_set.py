@@ -542,6 +542,9 @@ def test_a_folder_of_folders_of_tasks_names_them(tmp_path):
         (tmp_path / name / ("t.json" if name < "c" else "t.txt")).write_text("{}")
     with pytest.raises(ArcnbError, match=r"without tasks .*; its folders a, b have some: name one of them"):
         load_tasks(tmp_path)
+    (tmp_path / "a" / "t.json").unlink()
+    with pytest.raises(ArcnbError, match=r"without tasks .*; its folder b has some: name it$"):
+        load_tasks(tmp_path)
 
 
 def test_folders_without_tasks_or_with_a_choice_are_refused(tmp_path):
