@@ -163,7 +163,7 @@ class Plan:
         if name in _reserved(cls):
             raise ArcnbError(f"{name} is derived from the other settings and cannot be set")
         if inside := [path for path in cls.options() if path.startswith(f"{name}.")]:
-            raise ArcnbError(f"{name!r} has options of its own; say {inside[0]}, or a mapping of them")
+            raise ArcnbError(f"{name!r} is no parameter, but has some; say {inside[0]}, for instance")
         raise ArcnbError(f"there is no parameter {name!r}{nearest_option(name, _names(cls))}")
 
     @classmethod

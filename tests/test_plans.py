@@ -67,7 +67,9 @@ def test_a_mapping_is_the_value_of_an_option_that_takes_one():
 
 
 def test_one_value_for_a_whole_branch_is_told_what_the_branch_has():
-    with pytest.raises(ArcnbError, match=r"'guard' has options of its own; say guard\.action, or a map"):
+    with pytest.raises(
+        ArcnbError, match=r"'guard' is no parameter, but has some; say guard\.action, for instance"
+    ):
         Toy.of({"guard": 3})
 
 

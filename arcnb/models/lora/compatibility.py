@@ -37,17 +37,18 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
 
 
 def check_targets(names: Iterable[str], model: Path, model_name: str) -> None:
-    """ArcnbError for a name of a fresh LoRA's target_modules that no layer of the model in this folder has.
+    """ArcnbError for names of a fresh LoRA's target_modules that no layer of the model in this folder has.
 
-    peft passes over such a name as long as another one fits. Of a model whose shapes cannot be read nothing
+    peft passes over such names as long as another one fits. Of a model whose shapes cannot be read nothing
     is said.
     """
     # Quantized layers keep their weights under names such as `qweight`.
     layers = {name.rpartition(".")[0] for name, shape in _model_shapes(model).items() if len(shape) == 2}
-    for wanted in names if layers else ():
-        if not any(f".{layer}".endswith(f".{wanted}") for layer in layers):
-            there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
-            raise ArcnbError(f"lora.target_modules: {model_name} has no layer {wanted!r}; there are {there}")
+    missing = [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
+    if layers and missing:
+        wanted = ", ".join(map(repr, missing))
+        there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
+        raise ArcnbError(f"lora.target_modules: {model_name} has no layer {wanted}; there are {there}")
 
 
 def adapter_rank(adapter: Path) -> int:

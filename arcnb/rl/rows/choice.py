@@ -20,7 +20,13 @@ _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_c
 
 def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
     """(tasks to train on, tasks to evaluate on). Raises ArcnbError, also where none is left to train on."""
-    tasks, eval_tasks = load_tasks(plan.tasks), load_tasks(plan.eval_tasks)
+    tasks = load_tasks(plan.tasks)
+    if plan.eval_tasks:
+        eval_tasks = load_tasks(plan.eval_tasks)
+    elif plan.eval_steps:
+        raise ArcnbError('eval_tasks "" names no task set; eval_steps 0 evaluates nothing')
+    else:
+        eval_tasks = tasks.subset([])
     left_out = LeftOut.of(plan.train_on_held_out, eval_tasks if plan.eval_steps else ())
     tasks = trainable_tasks(tasks, left_out)
     if plan.learn_from:

@@ -104,6 +104,10 @@ def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
     assert training_tasks(GrpoPlan.of(named | {"eval_steps": 0}))[0].ids == [*tasks.ids, "line"]
     named |= {"learn_from": str(predictions.folder)}
     assert training_tasks(GrpoPlan.of(named))[0].ids == ["swap1"]
+    without = named | {"eval_tasks": ""}
+    assert [len(part) for part in training_tasks(GrpoPlan.of(without | {"eval_steps": 0}))] == [1, 0]
+    with pytest.raises(ArcnbError, match='eval_tasks "" names no task set; eval_steps 0 evaluates nothing'):
+        training_tasks(GrpoPlan.of(without))
     assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]
 
 
