@@ -75,7 +75,7 @@ class ProblemPlan(GrpoPlan):
         free=True,
     )
     gpu_memory_gib: float = option(
-        0.0, "memory of a GPU for that estimate; 0: of those here, or 80", "GiB", free=True
+        0.0, "memory of a GPU, for the estimate before a start; 0: of those here, or 80", "GiB", free=True
     )
     evaluate_only: bool = option(
         False, "train nothing: the evaluation of the model, with `adapter` if one is named", free=True
@@ -85,5 +85,8 @@ class ProblemPlan(GrpoPlan):
     )
     trl: Settings = library(replace(GRPO_CONFIG, defaults=DEFAULTS))
     backend: str = option(
-        "auto", "what samples them: vllm, transformers, or auto", free=True, within=LOCAL_BACKENDS
+        "auto",
+        "what samples the evaluation after training: vllm, transformers, or auto",
+        free=True,
+        within=LOCAL_BACKENDS,
     )

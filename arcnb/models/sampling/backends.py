@@ -132,6 +132,11 @@ def draws(request: Request, kind=Draw, **more) -> list:
     return [kind(request, index, derive_seed(request.seed, index), **more) for index in range(request.n)]
 
 
+# What every engine says then: an interrupted cell has left the `with` that it was used in.
+CLOSED = (
+    "the engine was closed, as after an interrupt: open it again (in a notebook run the cell that opens it), "
+    "and the work goes on"
+)
 CPU_CACHE_GB = 2.0
 
 

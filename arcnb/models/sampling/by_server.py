@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from arcnb.errors import ArcnbError
 from arcnb.models.registry import ModelPath, load_tokenizer
 from arcnb.models.sampling.backends import (
+    CLOSED,
     Backend,
     Completion,
     Draw,
@@ -98,7 +99,7 @@ class ServerBackend(Backend):
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         if self._closed:
-            raise ArcnbError("the backend is closed")
+            raise ArcnbError(CLOSED)
         self._call = call = _Call()
         if not self._servers:
             raise self._none_left()

@@ -19,6 +19,7 @@ from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
+    CLOSED,
     Backend,
     Completion,
     Draw,
@@ -111,7 +112,7 @@ class TransformersBackend(Backend):
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]:
         if self._net is None:
-            raise ArcnbError("the backend is closed")
+            raise ArcnbError(CLOSED)
         self._cancelled = set()
         rows: list[_Row] = []
         for request in requests:

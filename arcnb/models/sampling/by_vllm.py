@@ -17,6 +17,7 @@ from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
+    CLOSED,
     Backend,
     Completion,
     Draw,
@@ -138,7 +139,7 @@ class VllmBackend(Backend):
         if self._generating:
             raise ArcnbError("the backend is already generating; exhaust or close the first iterator")
         if not self.engine.running:
-            raise ArcnbError("the backend is closed")
+            raise ArcnbError(CLOSED)
         self._generating, self._cancelled = True, set()
         try:
             at_once = isinstance(requests, Sequence) and sum(one.n for one in requests) <= self._most

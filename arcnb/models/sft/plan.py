@@ -127,7 +127,10 @@ class SftPlan(Plan):
     accept_other_settings: bool = option(False, "resume from a checkpoint of other settings", free=True)
     n_shown: int = option(4, "tasks to sample programs for at the end; 0: none", free=True)
     backend: str = option(
-        "auto", "engine for that: auto, vllm or transformers", free=True, within=LOCAL_BACKENDS
+        "auto",
+        "engine that samples the programs shown (n_shown): auto, vllm or transformers",
+        free=True,
+        within=LOCAL_BACKENDS,
     )
     workers: int = option(2, "processes that make rows while the training runs", free=True, within=COUNT)
     seed: int = option(0, "rows, order and initial weights derive from it", within=SEED)

@@ -40,7 +40,9 @@ class Rewards:
     """Terms beside the reward scheme, see arcnb.rl.rewards.terms."""
 
     overlong_weight: float = option(0.0, "cost of a truncated completion, in reward")
-    overlong_buffer: int = option(0, "distance from the limit at which that cost begins to rise", "tokens")
+    overlong_buffer: int = option(
+        0, "distance from the limit at which overlong_weight begins to cost", "tokens"
+    )
     repetition_weight: float = option(0.0, "cost of a completion that only repeats itself, in reward")
     improvement_weight: float = option(
         0.5,
@@ -57,7 +59,9 @@ class Signal:
     """Prompts without signal, see arcnb.rl.rows.SignalHistory."""
 
     visits: int = option(0, "a task without signal in so many visits is shown less; 0: never")
-    weight: float = option(0.0, "how often such a task is still shown, share of its turns", within=SHARE)
+    weight: float = option(
+        0.0, "how often a task without signal is still shown, share of its turns", within=SHARE
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class GrpoPlan(Plan):
     )
     fold_adapter: bool = option(
         False,
-        "fold it into the model and train a fresh LoRA on that; adapter/ is then the sum of both",
+        "fold `adapter` into the model and train a fresh LoRA on that; adapter/ is then the sum of both",
         free=True,
     )
     load_in_4bit: bool = option(False, "quantize the base model by bitsandbytes")
@@ -181,7 +185,7 @@ class GrpoPlan(Plan):
     trainer: str = option("trl", "trl, or unsloth (GPU, in a process of its own)", within=("trl", "unsloth"))
     num_processes: int = option(1, "GPUs to train on, one process each, by accelerate launch", within=COUNT)
     parallel: str = option(
-        "ddp", "how they share the work: ddp, or zero3 (needs deepspeed)", free=True, within=PARALLEL
+        "ddp", "how num_processes share the work: ddp, or zero3 (needs deepspeed)", free=True, within=PARALLEL
     )
     prompts_per_step: int = option(
         1, "prompts, each with its group, that one optimizer step trains", within=COUNT

@@ -46,7 +46,9 @@ class Thresholds:
         0.5,
         "fires when now, counted from 0 or the lowest seen, is at most this share of the best window ...",
     )
-    reward_errors: float = _threshold(4.0, "... and so many standard errors of the difference below it")
+    reward_errors: float = _threshold(
+        4.0, "... and so many standard errors of the difference below the best window"
+    )
 
 
 @dataclass(frozen=True)

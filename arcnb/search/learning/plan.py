@@ -120,9 +120,11 @@ class SearchPlan(Plan):
     )
     seed: int = option(0, "everything derives from (seed, task, round, index)", within=SEED)
     submission: bool = option(False, "write a Kaggle submission, valid from the first second on")
-    submission_file: str = option("", 'its path; "" is submission.json in the run folder')
+    submission_file: str = option("", 'path of the submission; "" is submission.json in the run folder')
     submission_rule: str = option(
-        "train-score", "how its attempts are chosen", within=KeysOf("arcnb.arc.scores.attempts:RULES")
+        "train-score",
+        "how the attempts of a submission are chosen",
+        within=KeysOf("arcnb.arc.scores.attempts:RULES"),
     )
     time_budget_hours: float = option(
         0.0, "the whole run ends within so many hours, on each GPU; 0 is no limit", free=True

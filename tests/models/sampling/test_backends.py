@@ -434,7 +434,7 @@ def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
     else:
         backend.close()
     backend.close()
-    with pytest.raises(ArcnbError, match="closed"):
+    with pytest.raises(ArcnbError, match="closed, as after an interrupt: open it again"):
         list(backend.generate([Request([1, 2, 3])], Sampling()))
 
 
