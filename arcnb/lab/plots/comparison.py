@@ -12,7 +12,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.lab.batch.sweeps import runs_named
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.manifest import seconds_between
@@ -190,18 +190,16 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
     MEASURES that all of the runs recorded."""
     if len(ranked) > 1:
         first, second = ranked.iloc[0], ranked.iloc[1]
+        tasks = number_of(int(first.n_tasks), "shared task")
         said = [f"{percent(one['mean'])} ({range_text(one.low, one.high)})" for one in (first, second)]
         if first["mean"] == second["mean"]:
             both = " and ".join(ranked.index[:2])
-            return (
-                f"None is best: of {first.n_tasks:.0f} shared tasks {both} solve {said[0]} at "
-                f"{first.k:.0f} predictions a task."
-            )
+            return f"None is best: of {tasks} {both} solve {said[0]} at {first.k:.0f} predictions a task."
         low, high = points(second.behind_low), points(second.behind_high)
         enough = first.n_tasks >= FEWEST_TASKS and second.behind_low > 0
         proof = "shown" if enough else "not shown by these tasks"
         return (
-            f"Best is {ranked.index[0]}: of {first.n_tasks:.0f} shared tasks it solves {said[0]} at "
+            f"Best is {ranked.index[0]}: of {tasks} it solves {said[0]} at "
             f"{first.k:.0f} predictions a task, {ranked.index[1]} comes next with {said[1]}. That it is "
             f"better is {proof}: {low} to {high} points."
         )

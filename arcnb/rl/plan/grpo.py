@@ -229,7 +229,9 @@ class GrpoPlan(Plan):
     seconds_per_input: float = option(
         1.0, "time of one program on one input", "s", free=True, within=POSITIVE
     )
-    seed: int = option(0, "prompts, order and samples derive from it", within=SEED)
+    seed: int = option(
+        0, "prompts, order, samples and which n_tasks and n_eval_tasks are taken derive from it", within=SEED
+    )
 
     trl: Settings = library(GRPO_CONFIG)
 

@@ -26,7 +26,11 @@ class RoundPlan:
     per_prompt: int = option(
         4, "completions of one prompt; each round of prompts shows new views of tasks", within=COUNT
     )
-    seed: int = option(0, "prompts and samples derive from (seed, task, round, index)", within=SEED)
+    seed: int = option(
+        0,
+        "prompts and samples derive from (seed, task, round, index), and which n_tasks are taken from seed",
+        within=SEED,
+    )
     augment: str = augment_option()
     shuffle: bool = option(True, "views show the train pairs in an order of their own")
     stop_after: int = option(

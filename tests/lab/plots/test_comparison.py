@@ -111,12 +111,12 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     table = comparison.standing(ranked)
     assert table.loc["second/none"].tolist() == ["0% (0 to 0%)", "+50 (+50 to +50)", "1"]
     said = comparison.which_was_best(ranked, runs)
-    assert said.startswith("Best is first: of 1 shared tasks it solves 50%")
+    assert said.startswith("Best is first: of 1 shared task it solves 50%")
     assert said.endswith("That it is better is not shown by these tasks: +50 to +50 points."), "of one task"
     many = ranked.assign(n_tasks=6)
     assert "is shown: +50 to +50 points" in comparison.which_was_best(many, runs)
     same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
-    assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared tasks a and b solve")
+    assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared task a and b solve")
     close = same.assign(mean=[0.5, 0.4], behind_low=[0.0, -0.1], behind_high=[0.0, 0.3])
     assert "is not shown by these tasks: -10 to +30" in comparison.which_was_best(close, runs)
 
@@ -241,7 +241,7 @@ def test_the_notebook_runs_on_them(runs):
     assert sorted(item["path"] for item in made.manifest["artifacts"]) == [
         "curves.svg", "highlights.html", "pass_at_k.svg",
     ]  # fmt: skip
-    assert made.manifest["outcome"]["headline"].startswith("Best is first: of 1 shared tasks ")
+    assert made.manifest["outcome"]["headline"].startswith("Best is first: of 1 shared task ")
     assert set(made.manifest["parents"]) == {str(run.path) for run in runs.values()}
     page = made.page_path.read_text()
     assert "tokens per solved task" in page
