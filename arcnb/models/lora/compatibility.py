@@ -8,6 +8,7 @@ they also catch another size, another number of layers and another vocabulary.
 
 import os
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
@@ -16,7 +17,7 @@ from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
 MERGED = "merged"  # folder, in the cache, of models with an adapter folded in
-_EDGE = 1 << 20  # bytes compared at either end of a weight file
+_EDGE = 1 << 20  # bytes read at either end of a weight file
 _QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
@@ -110,19 +111,25 @@ def _bare_name(hub_id: str) -> str:
 
 
 def _same_weights(a: Path, b: Path) -> bool:
-    """Whether two model folders hold the same weight files, by names, sizes and both ends of each file."""
-    files_a, files_b = ({p.name: p for p in folder.glob("*.safetensors")} for folder in (a, b))
-    if not files_a or files_a.keys() != files_b.keys():
-        return False
-    return all(_edges(files_a[name]) == _edges(files_b[name]) for name in files_a)
+    return weights_digest(a) == weights_digest(b) != ""
 
 
-def _edges(path: Path) -> tuple[int, bytes, bytes]:
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        head = file.read(_EDGE)
-        file.seek(max(0, size - _EDGE))
-        return size, head, file.read()
+def weights_digest(model: Path) -> str:
+    """What tells models apart that are saved under one path, 16 hexadecimal digits; "" without weight files.
+
+    Names, sizes and both ends of the files: a model that was trained further differs there, and reading all
+    of a large one takes minutes.
+    """
+    files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")])
+    digest = sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_EDGE))
+            file.seek(max(0, size - _EDGE))
+            digest.update(file.read())
+    return digest.hexdigest()[:16] if files else ""
 
 
 def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.machine.reading import read_object
-from arcnb.models.lora.compatibility import check_targets
+from arcnb.models.lora.compatibility import check_targets, weights_digest
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import resolve_adapter, resolve_model
@@ -156,6 +156,10 @@ class SftPlan(Plan):
             return self.trl["max_steps"]
         return max(1, round(self.trl["num_train_epochs"] * n_rows / self.rows_a_step))
 
+    def identity(self) -> dict[str, Any]:
+        """The options that a resumed run must share, and the weights behind `model`."""
+        return super().identity() | {"model_sha256": weights_digest(resolve_model(self.model).folder)}
+
     def row_plan(self, steps: int) -> RowPlan:
         """What becomes of the rows that so many steps take."""
         n_rows = steps * self.rows_a_step
@@ -206,7 +210,7 @@ def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
             )
     if plan.sft_conversations and (problem := conversations_problem(plan.sft_conversations)):
         yield problem
-    if output is not None:
+    if output is not None and not model_problems:
         yield from refusals(resumed_from, plan, output, lambda sentence: None)
 
 

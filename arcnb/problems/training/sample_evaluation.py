@@ -22,6 +22,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import make_folder, write_whole
 from arcnb.machine.reading import read_object
+from arcnb.models.lora.compatibility import weights_digest
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
@@ -196,6 +197,7 @@ def _conditions(plan: ProblemPlan, sampling: Sampling, adapter: Path | None) -> 
     weights = Path(adapter, "adapter_model.safetensors").read_bytes() if adapter else b""
     return {
         "model": plan.model,
+        "model_sha256": weights_digest(resolve_model(plan.model).folder),
         "adapter_sha256": sha256(weights).hexdigest()[:16] if adapter else "",
         "template_sha256": sha256(Path(prompt_format.template).read_bytes()).hexdigest(),
         "shown_tests": prompt_format.shown_tests,

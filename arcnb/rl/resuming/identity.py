@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from arcnb.errors import some
+from arcnb.models.lora.compatibility import weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -28,6 +29,7 @@ def run_identity(
     tasks, and the tasks that its curves of eval tasks are of, by id."""
     own = plan.identity()
     start = {"adapter": adapter and Path(adapter).name, "model": model.name}
+    start["model_sha256"] = weights_digest(model.folder)
     if adapter:  # every run's is called adapter
         start["adapter_sha256"] = adapter_digest(Path(adapter))
         own = {name: value for name, value in own.items() if plan.find(name).path.partition(".")[0] != "lora"}

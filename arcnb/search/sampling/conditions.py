@@ -15,6 +15,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import other_versions
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import new_file
+from arcnb.models.lora.compatibility import weights_digest
 from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import SHIPPED_ADAPTERS, adapter_digest
 from arcnb.search.sampling.rounds import RoundPlan
@@ -43,6 +44,8 @@ def conditions(made: SampledSet, plan: RoundPlan) -> dict:
     }
     if digest := _digest_of_named(made.adapter):
         settings["adapter_sha256"] = digest
+    if digest := _digest_of_model(made.model):
+        settings["model_sha256"] = digest
     plain = json.loads(json.dumps(settings))  # as it will be read again: tuples become lists
     return {"tasks": {task.task_id: task.fingerprint for task in made.tasks}, "settings": plain}
 
@@ -52,6 +55,12 @@ def _digest_of_named(adapter: str) -> str:
     if not adapter:
         return ""
     return adapter_digest(SHIPPED_ADAPTERS / adapter if adapter == "default" else Path(adapter).expanduser())
+
+
+def _digest_of_model(model: str) -> str:
+    """Of a model in a folder here; "" for other names, as the hub's and those that a server has."""
+    folder = Path(model).expanduser()
+    return weights_digest(folder) if model and folder.is_dir() else ""
 
 
 def hold_to_conditions(predictions: PredictionSet, wanted: dict) -> None:
@@ -106,7 +115,8 @@ def compare_conditions(predictions: PredictionSet, wanted: dict) -> None:
             f"{predictions.folder} was begun with {len(tasks)} tasks and without {some(added)}; "
             f"use a new folder for the larger task set"
         )
-    settings = UNSAID | OF_OLD | settings
+    of_before = {"model_sha256": wanted["settings"].get("model_sha256")}  # which older sets do not say
+    settings = UNSAID | OF_OLD | of_before | settings
     for name, value in (UNSAID | wanted["settings"]).items():
         if settings.get(name) != value:
             raise ArcnbError(

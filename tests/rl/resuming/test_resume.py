@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
+from arcnb.models.registry import ModelPath
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.training.checkpoints import (
     STATE,
@@ -142,6 +143,15 @@ def test_adapters_of_one_name_are_told_apart(tmp_path, tasks, letter_model):
         plan = GrpoPlan.of(QUICK)
         identity = run_identity(plan, plan.settings, letter_model, folder, tasks, ())
         found.append(identity["adapter_sha256"])
+    assert found[0] == found[2] != found[1]
+
+
+def test_models_saved_under_one_path_are_told_apart(tmp_path, tasks):
+    found, plan = [], GrpoPlan.of(QUICK)
+    for content in ("a", "b", "a"):
+        (tmp_path / "model.safetensors").write_text(content)
+        identity = run_identity(plan, plan.settings, ModelPath("mine", tmp_path), None, tasks, ())
+        found.append(identity["model_sha256"])
     assert found[0] == found[2] != found[1]
 
 

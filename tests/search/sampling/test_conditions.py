@@ -1,5 +1,6 @@
 """Prediction sets take what they were begun with and nothing else."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -107,6 +108,23 @@ def test_an_adapter_trained_again_under_its_path_is_another_one(tmp_path, tasks)
     (adapter / "adapter_model.safetensors").write_text("another")
     with pytest.raises(ArcnbError, match="begun with adapter_sha256"):
         hold(predictions, tasks, **changes)
+
+
+def test_a_model_saved_anew_under_its_path_is_another_one(tmp_path, tasks):
+    model, predictions = tmp_path / "model", PredictionSet(tmp_path / "p")
+    model.mkdir()
+    weights = model / "model.safetensors"
+    weights.write_bytes(b"begin" + bytes(5 << 20) + b"end")
+    changes = {"model": str(model)}
+    hold(predictions, tasks, **changes)
+    hold(predictions, tasks, **changes)
+    weights.write_bytes(b"begin" + bytes(5 << 20) + b"END")
+    with pytest.raises(ArcnbError, match="begun with model_sha256"):
+        hold(predictions, tasks, **changes)
+    begun = json.loads((predictions.folder / FILE_NAME).read_text())
+    del begun["settings"]["model_sha256"]  # as sets of before say nothing of it
+    (predictions.folder / FILE_NAME).write_text(json.dumps(begun))
+    hold(predictions, tasks, **changes)
 
 
 def test_the_shipped_adapter_is_known_by_its_weights(tasks):
