@@ -79,7 +79,7 @@ class SourceSettings:
 
     def __post_init__(self):
         if not 0.0 <= self.diff_ub <= 1.0:
-            raise ArcnbError(f"diff_ub, the highest difficulty, is within 0..1, not {self.diff_ub}")
+            raise ArcnbError(f"difficulty (diff_ub) is within 0..1, not {self.diff_ub}")
         for name in ("max_cells", "workers", "block_size"):
             if getattr(self, name) < 1:
                 raise ArcnbError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -162,7 +162,7 @@ def test_wrong_numbers_are_refused_by_name_before_a_task_is_made(asked, sentence
 
 @pytest.mark.parametrize("bounds", [{"diff_ub": 3.0}, {"diff_ub": -1.0}])
 def test_a_difficulty_outside_its_range_is_refused(bounds):
-    with pytest.raises(ArcnbError, match=r"the highest difficulty, is within 0\.\.1"):
+    with pytest.raises(ArcnbError, match=r"^difficulty \(diff_ub\) is within 0\.\.1, not "):
         SourceSettings(**bounds)
 
 
