@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arcnb.errors import number_of
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -286,7 +288,7 @@ def _told(axes: Any) -> str:
             name = line.get_label() if named and line.get_label() != axes.get_title(loc="left") else ""
             said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
-        said.append(f"{len(bars)} bars, the highest {max(bars):.3g}")
+        said.append(f"{number_of(len(bars), 'bar')}, the highest {max(bars):.3g}")
     said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
     said += [text.get_text().strip() for text in axes.texts]
     title, unit = axes.get_title(loc="left"), axes.get_ylabel()

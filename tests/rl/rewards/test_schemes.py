@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from arcnb.errors import ArcnbError
+from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.rollout import Scores
 from arcnb.rl.rewards.schemes import SCHEMES, reward_scheme
 from tests.paths import GOLDEN
@@ -64,6 +66,14 @@ def test_valid_outputs_alone_earn_nothing_where_only_right_grids_count():
     assert SCHEMES["right-grids"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == pytest.approx(0.75)
     assert SCHEMES["solved"](Scores(True, True, 1.0, 0.0, 1.0, 0.5, 3, 1)) == 0.0
     assert SCHEMES["solved"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == 1.0  # test outputs unknown
+
+
+def test_a_scheme_of_ones_own_is_taken_once_it_is_in_the_table(monkeypatch):
+    with pytest.raises(ArcnbError, match=r"reward.*brave"):
+        GrpoPlan.of({"reward": "brave"})
+    monkeypatch.setitem(SCHEMES, "brave", lambda scores: 1 + 9 * scores.train_correct)
+    plan = GrpoPlan.of({"reward": "brave"})
+    assert reward_scheme(plan.reward)(scores_of({"train_correct_grids": 0.5}, 2, 1)) == 5.5
 
 
 def test_known_grids_gives_the_top_where_test_outputs_are_unknown():
