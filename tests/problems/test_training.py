@@ -322,7 +322,7 @@ def test_an_evaluation_made_otherwise_is_refused(languages, small_model, tmp_pat
         evaluate(plan, problems, parrot, judge, second)
     for changes, sentence in (
         ({"temperature": 0.5}, r"temperature 1\.0, not 0\.5"),
-        ({"model": "other"}, "model 'default', not 'other'"),
+        ({"model": small_model.path}, "model 'default', not '/"),
         ({"shown_tests": 1}, "shown_tests 0, not 1"),
     ):
         with pytest.raises(ArcnbError, match=sentence):
@@ -344,7 +344,7 @@ def test_a_training_that_begins_again_is_evaluated_anew(languages, small_model, 
     assert PredictionSet(tmp_path / "evaluation").read()["round"].unique().tolist() == [2]
     assert PredictionSet(aside / "evaluation").read()["round"].unique().tolist() == [4]
     set_aside(tmp_path, -1)
-    evaluate(plan.changed({"model": "other"}), [Problem.from_row(ADD)], parrot, judge, step=2)
+    evaluate(plan.changed({"model": small_model.path}), [Problem.from_row(ADD)], parrot, judge, step=2)
     assert parrot.asked == ["add"] * 3
 
 
