@@ -20,15 +20,7 @@ from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.placeholders import run_meant
-from arcnb.lab.runs.run import (
-    Run,
-    check_name,
-    find_run,
-    list_runs,
-    new_run,
-    run_name,
-    runs_root,
-)
+from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
 from arcnb.values import choices
 
 
@@ -266,13 +258,12 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     except ArcnbError as error:
         told = say(error, 1)
     try:
-        read_manifest(current.path)
+        manifest = read_manifest(current.path)
     except ArcnbError as error:  # it began, so it was not refused
         return told or say(error, 1)
     files.sign(current.copy_path)
     _export(current)
     print(current.path)
-    manifest = read_manifest(current.path)
     if manifest["status"] == "done":
         note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0

@@ -17,7 +17,7 @@ from arcnb.models.embedded import FOLDER_NAME, HUB_ID, cache_folder
 
 WEIGHTS = "adapter_model.safetensors"
 MERGED = "merged"  # folder, in the cache, of models with an adapter folded in
-_EDGE = 1 << 20  # bytes read at either end of a weight file
+_PIECE, _PIECES = 1 << 14, 256  # bytes of a piece, and pieces, that are read of a large weight file
 _QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
 
 
@@ -117,8 +117,8 @@ def _same_weights(a: Path, b: Path) -> bool:
 def weights_digest(model: Path) -> str:
     """What tells models apart that are saved under one path, 16 hexadecimal digits; "" without weight files.
 
-    Names, sizes and both ends of the files: a model that was trained further differs there, and reading all
-    of a large one takes minutes.
+    Names and sizes of the files, and pieces of them from one end to the other: reading all of a large model
+    takes minutes. A training changes whole layers, its ends perhaps not: a merged LoRA leaves embeddings.
     """
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")])
     digest = sha256()
@@ -126,9 +126,12 @@ def weights_digest(model: Path) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with open(path, "rb") as file:
-            digest.update(file.read(_EDGE))
-            file.seek(max(0, size - _EDGE))
-            digest.update(file.read())
+            if size <= _PIECE * _PIECES:
+                digest.update(file.read())
+                continue
+            for i in range(_PIECES):
+                file.seek(i * (size - _PIECE) // (_PIECES - 1))
+                digest.update(file.read(_PIECE))
     return digest.hexdigest()[:16] if files else ""
 
 

@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import check_targets
+from arcnb.models.lora.compatibility import check_targets, weights_digest
 
 
 @pytest.fixture
@@ -37,3 +37,16 @@ def test_a_name_of_no_layer_is_refused_with_those_that_there_are(model, name):
 
 def test_of_a_model_in_another_format_nothing_is_said(tmp_path):
     check_targets(["nowhere"], tmp_path, "toy")
+
+
+@pytest.mark.parametrize("place", [0.0, 0.37, 0.99])
+def test_a_model_with_one_changed_layer_has_another_digest(tmp_path, place):
+    """As after a LoRA was merged, which leaves what stands first and last in the file."""
+    path, size = tmp_path / "model.safetensors", 12 << 20
+    path.write_bytes(bytes(size))
+    before = weights_digest(tmp_path)
+    assert weights_digest(tmp_path) == before
+    with open(path, "r+b") as file:
+        file.seek(int(place * size))
+        file.write(b"1" * (size // 100))
+    assert weights_digest(tmp_path) != before
