@@ -6,20 +6,15 @@ something is missing, the run ends with what the library says.
 """
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from arcnb.machine.starts import free_port
+
 
 def by_length(completions, **_):
     return [len(one[-1]["content"]) / 1000 for one in completions]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def serve(job: dict, port: int, log) -> None:

@@ -150,11 +150,12 @@ def as_trl_has_it() -> None:
 
 def work(job: dict) -> None:
     """One run in this process; it leaves metrics.jsonl and parts.jsonl in its folder."""
+    from arcnb.machine.starts import free_port
     from arcnb.rl.engine.options import vllm_environment
 
     os.environ |= vllm_environment()
     # Another benchmark on this machine may hold the port that torch takes by itself.
-    os.environ["MASTER_PORT"] = str(20000 + os.getpid() % 9000)
+    os.environ["MASTER_PORT"] = str(free_port())
     if job["way"] in UNSLOTH:
         import unsloth  # noqa: F401  before transformers and trl, which it patches
     if job["way"] == "trl":

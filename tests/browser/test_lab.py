@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -19,6 +18,7 @@ from arcnb.lab.explorer.entries import entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.notebooks import files
 from arcnb.lab.runs.run import new_run
+from arcnb.machine.starts import free_port
 from tests.paths import ROOT
 
 
@@ -31,9 +31,7 @@ def lab(tmp_path_factory):
         here.setenv("ARCNB_RUNS", str(folder / "runs"))
         new_run("earlier", {"n": 1}).record({"solved": 3})
     executed_copy(folder / "runs" / "executed.ipynb", folder / "DATA")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     told = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in told.replace("\\\n", " ").splitlines() if "jupyter lab" in line]
     flags = [flag.replace(str(ROOT), str(folder)) for flag in shlex.split(line)[2:]]

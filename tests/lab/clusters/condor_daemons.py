@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.lab.clusters.slurm_daemons import free_port
+from arcnb.machine.starts import free_port
 from tests.paths import ROOT
 
 VARIABLE = "ARCNB_HTCONDOR_ROOT"

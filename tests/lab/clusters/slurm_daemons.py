@@ -7,13 +7,14 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+
+from arcnb.machine.starts import free_port
 
 CONFIGURATION = """
 ClusterName=arcnb
@@ -173,9 +174,3 @@ def own_processes(folder: Path) -> list[int]:
                 if mark in environment and job:
                     found.append(int(entry.name))
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
