@@ -10,6 +10,7 @@ from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from tests.random_llama import random_llama
 
+pytestmark = pytest.mark.long("engines that are compiled for the first time")
 N_GPUS = torch.cuda.device_count()
 SHORT = Sampling(max_tokens=24, temperature=0.0)
 
