@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="results are added to this file after every run")
     args = parser.parse_args()
+    grpo_speed.keep_what_is_measured()
     began, toy = time.monotonic(), args.size == "toy"
     results = json.loads(args.json.read_text()) if args.json and args.json.is_file() else []
     model = grpo_speed.made("tiny" if toy else "8b", args.models)
@@ -162,6 +163,8 @@ def main() -> None:
         print(json.dumps(result), flush=True)
         if args.json:
             args.json.write_text(json.dumps(results, indent=1))
+        if result.get("failed") == grpo_speed.STOPPED:
+            break
     print(table(results))
 
 

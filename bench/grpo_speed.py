@@ -31,6 +31,7 @@ from pathlib import Path
 
 import model_shapes
 
+STOPPED = "stopped by a signal"
 WAYS = ("trl", "shared", "unsloth")
 UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
 OURS = ("shared", "lean", "once", "ahead")  # with shared prompts; the last three are of grpo_rivals.py
@@ -223,6 +224,11 @@ def plan_of(job: dict):
     return GrpoPlan.of(asked, output=Path(job["folder"]))
 
 
+def keep_what_is_measured() -> None:
+    """SIGTERM, as a time limit sends it, ends the run at work and keeps its steps, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def run(job: dict, limit: float, warm: int) -> dict:
     """The numbers of a run in a process of its own, stopped after `limit` seconds."""
     began = time.monotonic()
@@ -241,6 +247,8 @@ def run(job: dict, limit: float, warm: int) -> dict:
                 ended = "" if code == 0 else reason(log, code)
             except subprocess.TimeoutExpired:
                 ended = f"stopped after {limit:.0f} s"
+            except KeyboardInterrupt:
+                ended = STOPPED
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -361,6 +369,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--work"]:
         return work(json.loads(sys.argv[2]))
     args = arguments().parse_args()
+    keep_what_is_measured()
     if args.shape != "tiny" and shutil.which("nvidia-smi") is None:
         print("bench/grpo_speed.py needs a GPU and was left out; --shape tiny is a look on a CPU.")
         return
@@ -386,6 +395,8 @@ def main() -> None:
                 print(json.dumps(result), flush=True)
                 if args.json:
                     args.json.write_text(json.dumps(results, indent=1))
+                if result.get("failed") == STOPPED:
+                    return
 
 
 if __name__ == "__main__":
