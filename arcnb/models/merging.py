@@ -20,22 +20,22 @@ from pathlib import Path
 from arcnb.machine.files import make_folder, new_folder
 from arcnb.machine.locks import locked
 from arcnb.models.embedded import cache_folder
-from arcnb.models.lora.compatibility import MERGED, check_adapter
+from arcnb.models.lora.compatibility import MERGED, check_adapter, weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
 KEPT = 8  # copies that stay however long nobody uses them
 UNUSED_SECONDS = 24 * 3600  # what may be in use, or half made, is younger
-MODEL_FILES = ("*.safetensors", "*.bin", CONFIG)
 TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "chat_template*")
 
 
 def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
-    """The model with the adapter folded in, made once per pair and machine; again when one of them is saved
-    anew under its path. Raises ArcnbError."""
+    """The model with the adapter folded in, made once per pair and machine, and named after the content of
+    both: the same on every machine. Raises ArcnbError."""
     check_adapter(adapter, model.folder, model.name)
-    digest = hashlib.sha256(str(model.folder.resolve()).encode())
-    digest.update(f"{_content_of(model.folder)}\n{adapter_digest(adapter)}".encode())
+    digest = hashlib.sha256(f"{weights_digest(model.folder)} {adapter_digest(adapter)}".encode())
+    for path in sorted(path for pattern in (CONFIG, *TOKENIZER) for path in model.folder.glob(pattern)):
+        digest.update(path.read_bytes())
     folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
     if not (folder / CONFIG).is_file():
         make_folder(folder.parent)
@@ -47,13 +47,6 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     with suppress(OSError):  # in a cache that is another user's: their use alone then keeps the copy
         os.utime(folder)  # its last use
     return ModelPath(model.name, folder)
-
-
-def _content_of(model: Path) -> str:
-    """What tells two models saved under the same path apart: names, sizes and times of its files."""
-    files = sorted(path for pattern in MODEL_FILES for path in model.glob(pattern))
-    facts = ((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    return "".join(f"\n{name} {size} {time}" for name, size, time in facts)
 
 
 def _prune(copies: Path) -> None:

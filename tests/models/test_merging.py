@@ -101,6 +101,20 @@ def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, 
     assert merged_model(model, adapter).folder == second.folder
 
 
+def test_a_copy_is_named_after_its_content(small_model, adapter, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(merging, "_merge", lambda *args: (args[2] / "config.json").write_text("{}"))
+
+    def name_of(place: str) -> str:
+        return merged_model(ModelPath("model", tmp_path / place / "model"), adapter).folder.name
+
+    for place in ("here", "there"):
+        shutil.copytree(small_model.folder, tmp_path / place / "model", copy_function=shutil.copyfile)
+    assert name_of("here") == name_of("there")
+    (tmp_path / "there" / "model" / "chat_template.jinja").write_text("another")
+    assert name_of("here") != name_of("there")
+
+
 def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path))
     days = {"young": 0.5, ".half made": 0.5, ".left over": 2} | {f"copy{i}": 2 + i for i in range(KEPT)}
