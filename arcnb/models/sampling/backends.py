@@ -21,7 +21,7 @@ import importlib.util
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
@@ -109,6 +109,19 @@ class Completion:
     n_prompt_tokens: int
     seed: int
     token_logprobs: Sequence[float] | None = None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a prediction's record says of it; half a character (a lone surrogate, say of a server), which
+        no file takes, becomes U+FFFD."""
+        return {
+            "index": self.index,
+            "completion": self.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+            "n_prompt_tokens": self.n_prompt_tokens,
+            "n_tokens": len(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "logprob": self.logprob,
+        }
 
 
 @dataclass

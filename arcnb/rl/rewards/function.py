@@ -20,7 +20,7 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge as judge_programs
 from arcnb.rl.rewards.cheating import find_cheats
 from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of, guided_metrics
-from arcnb.rl.rewards.rollout import Rollout, Scores, finish_reason
+from arcnb.rl.rewards.rollout import Rollout, Scores, answer_columns
 from arcnb.rl.rewards.terms import RewardPlan
 from arcnb.rl.rows import SignalHistory
 
@@ -155,12 +155,10 @@ class ProgramReward:
         return answers[-1]
 
     def _prediction(self, i: int, step: int, completion, ids: Sequence[int], columns: Mapping) -> Prediction:
-        task = self.tasks[columns["task_id"][i]]
         text = completion if isinstance(completion, str) else completion[-1]["content"]
         later = {name: columns[name][i] for name in ("turn", "parent") if name in columns}
         return Prediction(
-            task_id=task.task_id,
-            task_fingerprint=task.fingerprint,
+            **answer_columns(self.tasks[columns["task_id"][i]], ids, self.ends),
             round=step,
             index=self.process * len(columns["row"]) + i,
             seed=columns["row"][i],
@@ -169,8 +167,6 @@ class ProgramReward:
             adapter=self.adapter,
             completion=text,
             completion_prefix=columns["prefix"][i],
-            n_tokens=len(ids),
-            finish_reason=finish_reason(ids, self.ends),
             **later,
         )
 

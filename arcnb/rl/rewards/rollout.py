@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class Rollout:
     truncated: bool = False
 
 
-def finish_reason(ids: Sequence[int], ends: Collection[int]) -> str:
-    """Why a completion ends, "length" where it is truncated. ids: its tokens. ends: the tokens that end an
-    answer, the trainer's `eos_token_ids`."""
-    return "stop" if ids and ids[-1] in ends else "length"
+def answer_columns(task: Task, ids: Sequence[int], ends: Collection[int]) -> dict[str, Any]:
+    """What the record of a completion says of its task and tokens. ends: the tokens that end an answer, the
+    trainer's `eos_token_ids`."""
+    finish = "stop" if ids and ids[-1] in ends else "length"
+    names = {"task_id": task.task_id, "task_fingerprint": task.fingerprint}
+    return names | {"n_tokens": len(ids), "finish_reason": finish}

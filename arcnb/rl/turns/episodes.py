@@ -23,7 +23,7 @@ from arcnb.models.prompts.chat import ids_after_answer
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.rollout import finish_reason
+from arcnb.rl.rewards.rollout import answer_columns
 from arcnb.rl.rows import PromptRows
 from arcnb.rl.watching.held_out import sample
 
@@ -176,22 +176,17 @@ class MultiTurnRollout:
         self, episode: Episode, ids: list[int], index: int, turn: int, step: int, ends: set[int]
     ) -> Prediction:
         row = episode.row
-        task = self.book.tasks[row["task_id"]]
-        before = episode.turns[-1][0].id if episode.turns else None
         return Prediction(
-            task_id=task.task_id,
-            task_fingerprint=task.fingerprint,
+            **answer_columns(self.book.tasks[row["task_id"]], ids, ends),
             round=step,
             index=index,
             turn=turn,
-            parent=before,
+            parent=episode.turns[-1][0].id if episode.turns else None,
             seed=row["row"],
             **{name: row[name] for name in COLUMNS},
             completion=self.rows.tokenizer.decode(ids, skip_special_tokens=True),
             completion_prefix=episode.prefix,
             n_prompt_tokens=episode.length - len(ids),
-            n_tokens=len(ids),
-            finish_reason=finish_reason(ids, ends),
             model=self.model,
             adapter=self.adapter,
         )

@@ -21,7 +21,7 @@ from arcnb.arc.views import View
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
-from arcnb.rl.rewards.rollout import finish_reason
+from arcnb.rl.rewards.rollout import answer_columns
 from arcnb.rl.watching.evaluations import Evaluations
 
 
@@ -101,8 +101,7 @@ class HeldOut:
     ) -> Prediction:
         shown, columns = self.shown(task)
         return Prediction(
-            task_id=task.task_id,
-            task_fingerprint=task.fingerprint,
+            **answer_columns(task, ids, ends),
             round=step,
             index=repeat,
             seed=self.seed,
@@ -110,8 +109,6 @@ class HeldOut:
             completion=self.tokenizer.decode(ids, skip_special_tokens=True),
             completion_prefix=self.prompt_format.prompt(shown).prefix,
             n_prompt_tokens=n_prompt,
-            n_tokens=len(ids),
-            finish_reason=finish_reason(ids, ends),
         )
 
 

@@ -181,21 +181,11 @@ class _Stage:
             task_id=task_id,
             task_fingerprint=self.fingerprints[task_id],
             round=question.round,
-            index=completion.index,
             turn=question.turn,
             parent=question.parent,
             seed=self.questions.plan.seed,
             **question.view.columns(),
-            completion=_valid_text(completion.text),
+            **completion.columns,
             completion_prefix=question.prompt.prefix,
-            n_prompt_tokens=completion.n_prompt_tokens,
-            n_tokens=len(completion.token_ids),
-            finish_reason=completion.finish_reason,
-            logprob=completion.logprob,
             **self.names,
         )
-
-
-def _valid_text(text: str) -> str:
-    """Text that every file takes: half a character (a lone surrogate, say of a server) becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
