@@ -31,7 +31,7 @@ import psutil
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.pages.export import export_run
-from arcnb.lab.runs.run import find_run
+from arcnb.lab.runs.finding import find_run
 from arcnb.machine.files import write_whole
 
 # What somebody who is shown the runs asks, and the pages whose first screen says it.

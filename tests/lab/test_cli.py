@@ -11,8 +11,9 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
+from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import Run, find_run, list_runs, new_run
+from arcnb.lab.runs.run import Run, new_run
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from arcnb.lab.notebooks.files import declared_beside, read_notebook
 from arcnb.lab.notebooks.parameters import check_parameters, notebook_parameters
 from arcnb.lab.notebooks.profiles import parse_value, profile_values, read_yaml
 from arcnb.lab.runs.cards import run_card, run_facts
-from arcnb.lab.runs.run import find_run, new_run
+from arcnb.lab.runs.finding import find_run
+from arcnb.lab.runs.run import new_run
 
 PARAMETERS = "n: int = 3\nrate = 0.5\nks = [1, 2]\nlabel: str | None = None\nmore = {}\nodd: Odd = None\n"
 PROFILE = "all:\n  n: 4\n01_small:\n  rate: 1e-3\n  ks: [1, 2]\nlabel: x\n"

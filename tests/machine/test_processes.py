@@ -1,4 +1,4 @@
-"""Children end with a parent that is killed; work for several needs shared memory; cgroups limit it."""
+"""Children end with a parent that is killed; a process is known again; shared memory and cgroups are seen."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arcnb.machine.processes import usable_memory_gb
+from arcnb.machine.processes import death_cause, is_alive, process_identity, usable_memory_gb
 
 PARENT = """
 import sys
@@ -115,3 +115,29 @@ def write(path, text):
 
 def test_without_cgroups_memory_is_the_machine_s(tmp_path):
     assert usable_memory_gb(tmp_path) >= usable_memory_gb() > 0
+
+
+def test_a_process_is_known_again():
+    mine = process_identity()
+    assert is_alive(mine) is True
+    assert is_alive(mine | {"started": 1}) is False, "a reused pid is another process"
+    assert is_alive(mine | {"host": "elsewhere"}) is None
+    child = subprocess.Popen(["true"])
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert is_alive(mine | {"pid": child.pid}) is False, "a zombie is not alive"
+    child.wait()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "oom_kills", "cause"),
+    [
+        (-9, 1, "killed by SIGKILL because memory ran out"),
+        (-9, 0, "killed by SIGKILL (by hand, by a scheduler, or for want of memory)"),
+        (-11, 0, "killed by SIGSEGV"),
+        (7, 0, "its process ended with exit code 7"),
+        (None, 0, "it stopped answering"),
+    ],
+)
+def test_death_causes(returncode, oom_kills, cause):
+    assert death_cause(returncode, oom_kills) == cause

@@ -9,11 +9,12 @@ from arcnb.lab.batch import workers
 from arcnb.lab.batch.pipelines import Pipeline, Stage
 from arcnb.lab.notebooks.parameters import check_parameters
 from arcnb.lab.runs import provenance
+from arcnb.lab.runs.finding import runs_called
 from arcnb.lab.runs.fingerprints import differences, run_inputs
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.queueing import queue_run
-from arcnb.lab.runs.run import Run, runs_called
+from arcnb.lab.runs.run import Run
 
 
 @dataclass

@@ -20,9 +20,10 @@ from arcnb.errors import ArcnbError, reason
 from arcnb.lab.batch.parameter_sets import ParameterSet, refuse_duplicates, set_name
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import aligned, flat, value_text
+from arcnb.lab.runs.finding import find_run
 from arcnb.lab.runs.manifest import locked, plain
 from arcnb.lab.runs.queueing import foreseen_run, queue_run, withdraw
-from arcnb.lab.runs.run import Run, check_name, find_run, made_folder, runs_root
+from arcnb.lab.runs.run import Run, check_name, made_folder, runs_root
 from arcnb.machine.files import write_whole
 from arcnb.values import misfit
 

@@ -19,8 +19,8 @@ from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError, owner
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
-from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.run import Run, stopped_early
+from arcnb.machine.processes import is_alive
 
 WRITING = "writing the page"  # and the executed notebook: a run's last seconds, when its heart beats no more
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended

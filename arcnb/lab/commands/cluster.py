@@ -21,8 +21,9 @@ from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
-from arcnb.lab.runs.processes import is_alive
-from arcnb.lab.runs.run import Run, check_name, list_runs, run_name
+from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.run import Run, check_name, run_name
+from arcnb.machine.processes import is_alive
 
 
 def submit(options: argparse.Namespace) -> int:

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values
+from arcnb.lab.runs.finding import list_runs, run_names
 from arcnb.lab.runs.manifest import plain
 from arcnb.lab.runs.placeholders import with_runs
-from arcnb.lab.runs.run import list_runs, run_names
 
 NOTEBOOK = "3, 03, inference, 03_inference or a path"
 # argparse takes `-1e-5` for an option, unless it is told what a negative number looks like.

@@ -17,10 +17,11 @@ from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
 from arcnb.lab.runs import cards, disk, provenance, queueing
+from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.placeholders import run_meant
-from arcnb.lab.runs.run import Run, check_name, find_run, list_runs, new_run, run_name, runs_root
+from arcnb.lab.runs.run import Run, check_name, new_run, run_name, runs_root
 from arcnb.values import choices
 
 

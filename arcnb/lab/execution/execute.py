@@ -22,9 +22,9 @@ from arcnb.lab.execution.stopping import Stopped, StopSignals
 from arcnb.lab.execution.terminal_text import printed
 from arcnb.lab.runs.heartbeat import Heartbeat
 from arcnb.lab.runs.manifest import RUN_DIR, RUNS, working_folder
-from arcnb.lab.runs.processes import death_cause, out_of_memory_kills
 from arcnb.lab.runs.run import Run, runs_root
 from arcnb.machine.files import write_whole
+from arcnb.machine.processes import death_cause, out_of_memory_kills
 
 REPLY_SECONDS = 2.0  # after an interrupted cell's last message; its reply comes in milliseconds
 

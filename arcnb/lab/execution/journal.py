@@ -17,9 +17,9 @@ from arcnb.lab.execution.stopping import Stopped
 from arcnb.lab.notebooks.files import ERROR_TAG, cell_titles
 from arcnb.lab.runs.heartbeat import Heartbeat
 from arcnb.lab.runs.manifest import cause, now
-from arcnb.lab.runs.processes import process_identity, resident_gb
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
+from arcnb.machine.processes import process_identity, resident_gb
 
 LINE_SECONDS = 5.0
 SILENT_SECONDS = 60.0

@@ -19,9 +19,9 @@ from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
 from arcnb.lab.runs.manifest import JOB, cause, locked, working_folder, write_manifest
 from arcnb.lab.runs.placeholders import resolved
-from arcnb.lab.runs.processes import is_alive
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, fresh_attempt
+from arcnb.machine.processes import is_alive
 
 ACCEPT = "accept_other_settings"  # of the notebooks that train
 KERNEL_SECONDS = 10.0  # a kernel notices within a second that its runner is gone; one deep in C code may not

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import cards
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.manifest import RUN_DIR
-from arcnb.lab.runs.run import Run, list_runs, runs_root
+from arcnb.lab.runs.run import Run, runs_root
 from arcnb.lab.workspace.folders import home
 from arcnb.machine.files import size_of
 

@@ -15,8 +15,9 @@ from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError, number_of
 from arcnb.lab.batch.sweeps import runs_named
 from arcnb.lab.runs import cards
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.manifest import seconds_between
-from arcnb.lab.runs.run import Run, list_runs
+from arcnb.lab.runs.run import Run
 from arcnb.models.training.log import read_metrics
 from arcnb.search.comparing import evaluation
 from arcnb.search.comparing.sets import table_frame

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError, reason
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.named_paths import pieces
-from arcnb.lab.runs.run import SILENCE_SECONDS, Run, is_run, list_runs, runs_root
+from arcnb.lab.runs.run import SILENCE_SECONDS, Run, is_run, runs_root
 
 # A folder moves to .removed.PID, below the root, first, so that no half of it looks like a run.
 REMOVED = ".removed"

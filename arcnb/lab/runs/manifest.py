@@ -10,7 +10,7 @@ Keys (schema 1; times are ISO 8601 in UTC):
     status                      queued | running | done | failed | preempted | killed, as last written;
                                 `Run.status` is the truthful one: it notices a vanished process
     start, end, seconds         of the last attempt; of a queued run, when it was queued
-    process                     see arcnb.lab.runs.processes; the one that will write `end`
+    process                     see arcnb.machine.processes; the one that will write `end`
     job                         the scheduler's job that the process belongs to ("slurm 12_3"), or null
     owner                       "engine" (arcnb run, papermill --engine arcnb) or "notebook" (anything else)
     cell                        {index, of, title} | null: where the run was when it ended; index from 1

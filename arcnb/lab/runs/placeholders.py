@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError, near_miss, nearest
+from arcnb.lab.runs.finding import named_exactly, run_names
 from arcnb.lab.runs.named_paths import existing, pieces
-from arcnb.lab.runs.run import Run, named_exactly, run_names
+from arcnb.lab.runs.run import Run
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import disk
+from arcnb.lab.runs.finding import runs_called
 from arcnb.lab.runs.manifest import MANIFEST
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import Run, check_name, folder_of, new_run, runs_called
+from arcnb.lab.runs.run import Run, check_name, folder_of, new_run
 
 _STARTED = ("log.txt", "job")  # what starting a queued run leaves in its folder
 

@@ -11,7 +11,6 @@ The folder and its manifest (arcnb.lab.runs.manifest) are all that is known of a
 The root of all runs is $ARCNB_RUNS, or `runs/` of the work tree, or `./runs`.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError, nearest, reason
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.cards import first, run_card
 from arcnb.lab.runs.heartbeat import read_heartbeat
@@ -39,9 +38,9 @@ from arcnb.lab.runs.manifest import (
     write_manifest,
 )
 from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
-from arcnb.lab.runs.processes import is_alive, process_identity
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import age_of, make_folder, size_of
+from arcnb.machine.processes import is_alive, process_identity
 
 SILENCE_SECONDS = 120.0  # a run on another machine is taken for dead after so long without a heartbeat
 # Where there is none, so long after its manifest was written: it has one while its kernel lives, and kernels
@@ -267,74 +266,6 @@ def made_folder(folder: Path) -> Path:
     except OSError as error:
         raise ArcnbError(f"cannot open {folder} to others: {reason(error)}") from None
     return folder
-
-
-def list_runs() -> list[Run]:
-    """All run folders below the root, oldest first. ArcnbError for a root that cannot be listed."""
-    root = runs_root()
-    try:
-        os.scandir(root).close()  # glob finds nothing where it may not look
-    except FileNotFoundError:  # nothing has run yet
-        return []
-    except OSError as error:
-        raise ArcnbError(f"{root} cannot be listed: {reason(error)}") from None
-    return [Run(path.parent) for path in sorted(root.glob(f"*/{MANIFEST}"))]
-
-
-def runs_called(name: str) -> list[Run]:
-    """All readable runs of exactly that name, newest first."""
-    found = []
-    for run in reversed(list_runs()):
-        if name in run.path.name:
-            with contextlib.suppress(ArcnbError):  # an unreadable one is none that anybody asked for
-                found += [run] if run.name == name else []
-    return found
-
-
-def find_run(reference: str | Path, beginnings: bool = True) -> Run:
-    """A run by its folder's path, its folder's name, a beginning of that which fits one run only (unless
-    `beginnings` is false: for what cannot be undone), or its run name (the newest of several)."""
-    if not str(reference).strip():
-        raise ArcnbError("an empty text names no run")
-    root = runs_root()
-    folder = Path(reference).resolve()
-    if is_run(folder):
-        return Run(folder)
-    fits = [run for run in list_runs() if run.path.name.startswith(str(reference))] if beginnings else []
-    if is_run(root / reference):
-        return Run(root / reference)
-    if len(fits) == 1:
-        return fits[0]
-    if fits:
-        raise ArcnbError(
-            f"{str(reference)!r} fits {len(fits)} runs in {root}, the last is {fits[-1].path.name}"
-        )
-    if newest := _newest(str(reference)):
-        return newest
-    for place in (folder, root / reference):
-        if place.parent == root and os.path.isdir(place):
-            read_manifest(place)  # which says what is wrong with it
-    known = nearest(str(reference), run_names())
-    raise ArcnbError(f"there is no run {str(reference)!r}, neither as a path nor in {root}{known}")
-
-
-def run_names() -> set[str]:
-    """What the folders of all runs are called."""
-    return {run.called for run in list_runs()}
-
-
-def named_exactly(name: str) -> Run | None:
-    """The run whose folder below the root has this name, else the newest of this run name."""
-    if "/" not in name and is_run(runs_root() / name):
-        return Run(runs_root() / name)
-    return _newest(name)
-
-
-def _newest(name: str) -> Run | None:
-    """The newest run of this name; if no readable one has it, the newest whose folder is called so: whoever
-    reads its manifest hears what is wrong with it."""
-    found = runs_called(name) or [run for run in reversed(list_runs()) if run.called == name]
-    return next(iter(found), None)
 
 
 def is_run(folder: Path) -> bool:

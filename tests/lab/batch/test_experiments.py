@@ -14,7 +14,7 @@ from arcnb.lab.batch.parameter_sets import read_sweep_file
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.workers import Ending
 from arcnb.lab.notebooks.profiles import read_yaml
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from arcnb.synth.splits import is_held_out
 
 FOLDER = Path(__file__).parents[3] / "bench" / "experiments"

@@ -11,7 +11,7 @@ from arcnb.lab import cli
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.notebooks import files
 from arcnb.lab.runs import fingerprints
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 
 MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
 USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"

@@ -16,7 +16,8 @@ from arcnb.lab.batch import parameter_sets, workers
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.notebooks.parameters import Declared, Parameter
-from arcnb.lab.runs.run import list_runs, new_run
+from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.run import new_run
 from tests.lab.watching import wait_for
 
 WORK = """

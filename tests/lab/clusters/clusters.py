@@ -3,7 +3,7 @@
 import json
 
 from arcnb.lab import cli
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 
 # Waits for a file called `go` beside the run folders; when it is stopped it saves, and afterwards goes on.
 PATIENT = """

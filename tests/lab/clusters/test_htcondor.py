@@ -14,8 +14,8 @@ from functools import partial
 import pytest
 
 from arcnb.lab import cli
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
-from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import condor_daemons, standin_vllm
 from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
 from tests.lab.clusters.images import image_of_mount_points

@@ -16,9 +16,10 @@ from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.commands import cluster
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.manifest import cause, write_manifest
-from arcnb.lab.runs.processes import process_identity
-from arcnb.lab.runs.run import list_runs, new_run
+from arcnb.lab.runs.run import new_run
+from arcnb.machine.processes import process_identity
 from tests.lab.watching import wait_for
 
 

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from arcnb.lab import cli
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import read_heartbeat
-from arcnb.lab.runs.run import list_runs
 from tests.lab.clusters import slurm_daemons
 from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, only_run, started, status, submit_to, task_of
 from tests.lab.clusters.images import image_of_mount_points

@@ -21,9 +21,10 @@ from arcnb.lab.execution import execute, journal
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
 from arcnb.lab.runs import heartbeat
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import list_runs, new_run
+from arcnb.lab.runs.run import new_run
 from tests.lab.watching import process_exists, statuses, wait_for
 
 RECORD = "run.record(outcome={'n': n})"

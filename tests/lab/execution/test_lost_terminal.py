@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from arcnb.lab.execution.lost_terminal import Steady
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 
 
 def command(*arguments):

@@ -5,7 +5,7 @@ import os
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import pytest
 
 from arcnb.lab import cli
 from arcnb.lab.runs import disk, provenance
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.fingerprints import fingerprint
 from arcnb.lab.runs.manifest import write_manifest
 from arcnb.lab.runs.queueing import queue_run
-from arcnb.lab.runs.run import list_runs, new_run, runs_root
+from arcnb.lab.runs.run import new_run, runs_root
 
 READ = "from pathlib import Path\nfound = Path(label).read_text()\nPath('made.txt').write_text(found)"
 ROOT = "from arcnb.lab.runs.run import runs_root"

@@ -13,7 +13,7 @@ import pytest
 
 from arcnb.lab import cli
 from arcnb.lab.notebooks import stripping
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from tests.paths import ROOT, tooling
 
 docs = tooling("notebooks")

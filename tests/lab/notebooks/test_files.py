@@ -11,7 +11,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.notebooks.files import declared_beside, read_notebook, sign
 from arcnb.lab.notebooks.parameters import notebook_parameters
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.workspace.folders import workspace
 
 

@@ -13,7 +13,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.batch.sweeps import find_sweep
 from arcnb.lab.commands import batch
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from tests.lab.scripted_plan import CELL, MAKE, RECORD, flat
 from tests.paths import ROOT, tooling
 

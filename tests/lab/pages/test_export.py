@@ -12,7 +12,8 @@ from arcnb.lab.pages import export
 from arcnb.lab.pages.export import export_run, notebook_page
 from arcnb.lab.pages.fragments import external_references, without_external
 from arcnb.lab.pages.index import write_index
-from arcnb.lab.runs.run import list_runs, new_run
+from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.run import new_run
 
 PNG = base64.b64encode(
     bytes.fromhex(

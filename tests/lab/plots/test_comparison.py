@@ -11,7 +11,8 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import plan_sweep
 from arcnb.lab.plots import comparison, plots
-from arcnb.lab.runs.run import find_run, new_run
+from arcnb.lab.runs.finding import find_run
+from arcnb.lab.runs.run import new_run
 
 SEARCH = {"notebook": "07_search_and_learn.ipynb"}
 

@@ -11,7 +11,7 @@ import nbformat
 
 from arcnb.lab import cli
 from arcnb.lab.plots.live_curves import live_curves
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from tests.lab.watching import wait_for
 
 WRITE = """

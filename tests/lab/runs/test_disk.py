@@ -13,8 +13,9 @@ from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.execution import usable_home
 from arcnb.lab.runs import disk, provenance
+from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import Heartbeat
-from arcnb.lab.runs.run import Run, list_runs, new_run
+from arcnb.lab.runs.run import Run, new_run
 from tests.lab.watching import wait_for
 
 

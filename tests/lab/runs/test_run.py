@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,10 +17,11 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.execution.sessions import open_run
-from arcnb.lab.runs import disk, processes, provenance
+from arcnb.lab.runs import disk, provenance
 from arcnb.lab.runs.cards import flat, machine_text, value_text
+from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
-from arcnb.lab.runs.run import Run, find_run, list_runs, new_run, runs_root
+from arcnb.lab.runs.run import Run, new_run, runs_root
 from arcnb.machine.files import write_whole
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
@@ -282,32 +282,6 @@ def test_a_heartbeat_survives_a_vanished_folder(tmp_path):
     heartbeat.start()
     heartbeat.finish()
     assert not heartbeat.is_alive()
-
-
-def test_process_identity():
-    mine = processes.process_identity()
-    assert processes.is_alive(mine) is True
-    assert processes.is_alive(mine | {"started": 1}) is False, "a reused pid is another process"
-    assert processes.is_alive(mine | {"host": "elsewhere"}) is None
-    child = subprocess.Popen(["true"])
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        threading.Event().wait(0.01)
-    assert processes.is_alive(mine | {"pid": child.pid}) is False, "a zombie is not alive"
-    child.wait()
-
-
-@pytest.mark.parametrize(
-    ("returncode", "oom_kills", "cause"),
-    [
-        (-9, 1, "killed by SIGKILL because memory ran out"),
-        (-9, 0, "killed by SIGKILL (by hand, by a scheduler, or for want of memory)"),
-        (-11, 0, "killed by SIGSEGV"),
-        (7, 0, "its process ended with exit code 7"),
-        (None, 0, "it stopped answering"),
-    ],
-)
-def test_death_causes(returncode, oom_kills, cause):
-    assert processes.death_cause(returncode, oom_kills) == cause
 
 
 def test_provenance_without_git_or_gpu(tmp_path, monkeypatch):

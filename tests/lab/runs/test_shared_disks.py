@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from arcnb.lab.runs.finding import list_runs, runs_called
 from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.runs.manifest import seconds_between
-from arcnb.lab.runs.run import list_runs, new_run, runs_called
+from arcnb.lab.runs.run import new_run
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
 
