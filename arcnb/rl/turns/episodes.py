@@ -113,14 +113,11 @@ class MultiTurnRollout:
     def play(self, trainer, episodes: Sequence[Episode], step: int, seed: int) -> None:
         """Take the episodes, begun with their prompts, to their ends."""
         self.begin_book()
-        process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
         for turn in range(self.turns):
             going = [i for i, episode in enumerate(episodes) if not episode.end]
             if not going:
                 break
-            asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
-            answers = self.answers(trainer, asked, derive_seed(seed, process, turn))
-            self._take(episodes, going, answers, turn, step, process, ends)
+            self._answer(trainer, episodes, going, turn, step, seed)
 
     def begin_book(self) -> None:
         """Outcomes are remembered for one batch: a long run would hold the outcomes of every program."""
@@ -140,8 +137,11 @@ class MultiTurnRollout:
             (list(own), [values[0] for values in of_ids]) for own, of_ids in zip(ids, logprobs, strict=True)
         ]
 
-    def _take(self, episodes, going, answers, turn: int, step: int, process: int, ends: set[int]) -> None:
-        """Judge the answers and let each episode end or read feedback."""
+    def _answer(self, trainer, episodes, going: Sequence[int], turn: int, step: int, seed: int) -> None:
+        """Sample and judge an answer in each of the going episodes, and let it end or read feedback."""
+        process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
+        asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
+        answers = self.answers(trainer, asked, derive_seed(seed, process, turn))
         made = []
         for i, (ids, logprobs) in zip(going, answers, strict=True):
             episodes[i].write(ids, logprobs)

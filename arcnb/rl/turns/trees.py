@@ -49,15 +49,12 @@ class TreeRollout(MultiTurnRollout):
         """Write an answer to each of these; those that can be refined, with what to read before that."""
         if not going:
             return {}
-        process, ends = trainer.accelerator.process_index, set(trainer.eos_token_ids)
-        asked = [[*episodes[i].prompt_ids, *episodes[i].ids] for i in going]
-        answers = self.answers(trainer, asked, derive_seed(seed, process, turn))
         self.begin_book()
-        self._take(episodes, going, answers, turn, step, process, ends)
+        self._answer(trainer, episodes, going, turn, step, seed)
         failed = {}
-        for i, (ids, _) in zip(going, answers, strict=True):
+        for i in going:
             if not episodes[i].end:
-                failed[i] = _Failure(episodes[i], episodes[i].cut(len(ids)))
+                failed[i] = _Failure(episodes[i], episodes[i].cut(len(episodes[i].turns[-1][1])))
                 episodes[i].end = "turns"
         return failed
 
