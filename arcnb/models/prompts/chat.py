@@ -185,3 +185,13 @@ def _with_begin_of_text(tokenizer, prompts: list[list[int]]) -> list[list[int]]:
         [bos, *rest] if is_added or len(rest) < len(ids) else ids
         for ids, rest in zip(prompts, rests, strict=True)
     ]
+
+
+def padded_left(rows: Sequence[Sequence[int]], pad: int):
+    """Token ids as two int64 tensors (rows, longest): with `pad` in front of the shorter ones, and 1 where
+    there is a token of theirs."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows])
+    return ids, torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])

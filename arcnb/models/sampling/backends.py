@@ -200,8 +200,6 @@ class EngineOptions:
 class Backend(Protocol):
     """Base of what `open_backend` returns; also a context manager that closes it.
 
-    description: which backend runs on what, a line.
-
     cancel(key) drops what is still to come, in the running call, for requests with this key (early stop of a
     solved task). use_adapter(adapter) changes the LoRA adapter (or takes it off, None) for the next calls.
     """
@@ -209,7 +207,13 @@ class Backend(Protocol):
     name: str
     context: int
     tokenizer: object
-    description: str
+
+    @property
+    def description(self) -> str:
+        """Which backend runs on what, a line."""
+        version = importlib.import_module(self.name).__version__
+        what = f"{self.model.name} + adapter {self.adapter}" if self.adapter else self.model.name
+        return f"{self.name} {version} ({self.device}): {what}, context {self.context} tokens"
 
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]: ...
 

@@ -17,6 +17,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
 from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
+from arcnb.models.prompts.chat import padded_left
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
     CLOSED,
@@ -74,16 +75,6 @@ class TransformersBackend(Backend):
         self._cancelled: set[Hashable] = set()
         self._end_ids = _end_ids(self._net, self.tokenizer)
         self.use_adapter(adapter)
-
-    @property
-    def description(self) -> str:
-        import transformers
-
-        adapter = f" + adapter {self.adapter}" if self.adapter else ""
-        return (
-            f"transformers {transformers.__version__} ({self.device}): "
-            f"{self.model.name}{adapter}, context {self.context} tokens"
-        )
 
     def use_adapter(self, adapter: str | Path | None) -> None:
         """Generates with another LoRA adapter of the same model, or with none, from the next call on."""
@@ -188,13 +179,8 @@ class _Batch:
         """Runs the model over each prompt once and spreads the result over the rows."""
         import torch
 
-        longest = max(len(prompt.prompt_ids) for prompt in prompts)
-        ids = torch.full((len(prompts), longest), self.tokenizer.pad_token_id)
-        mask = torch.zeros_like(ids)
-        for i, prompt in enumerate(prompts):
-            ids[i, longest - len(prompt.prompt_ids) :] = torch.tensor(list(prompt.prompt_ids))
-            mask[i, longest - len(prompt.prompt_ids) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        padded = padded_left([prompt.prompt_ids for prompt in prompts], self.tokenizer.pad_token_id)
+        ids, mask = (one.to(self.device) for one in padded)
         with torch.inference_mode():
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
             out = self.net(

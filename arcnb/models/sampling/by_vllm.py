@@ -77,14 +77,8 @@ class VllmBackend(Backend):
         return self._max_loras if self._max_rank else 1
 
     @property
-    def description(self) -> str:
-        import vllm
-
-        adapter = f" + adapter {self.adapter}" if self.adapter else ""
-        return (
-            f"vllm {vllm.__version__} ({self.engine.device}): "
-            f"{self.model.name}{adapter}, context {self.context} tokens"
-        )
+    def device(self) -> str:
+        return self.engine.device
 
     def use_adapter(self, adapter: str | Path | None) -> None:
         """Generates with another LoRA adapter of the same model, or with none, from the next call on.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcnb.models.prompts.chat import prompt_ids
+from arcnb.models.prompts.chat import padded_left, prompt_ids
 from arcnb.models.prompts.conversations import Conversations
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rewards.function import ProgramReward
@@ -64,12 +64,10 @@ def teacher_gap(trainer, batch: dict, student, told: list[list[int] | None]):
     ids, mask = batch["completion_ids"], batch["completion_mask"]
     if not any(told):
         return torch.zeros_like(student)
-    pad = trainer.processing_class.pad_token_id
     plain = zip(batch["prompt_ids"], batch["prompt_mask"].bool(), strict=True)
     rows = [prompt or own[there].tolist() for prompt, (own, there) in zip(told, plain, strict=True)]
-    width = max(map(len, rows))
-    prompts = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=ids.device)
-    seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=ids.device)
+    padded = padded_left(rows, trainer.processing_class.pad_token_id)
+    prompts, seen = (one.to(ids.device) for one in padded)
     with torch.no_grad():
         teacher, *_ = trainer._get_per_token_logps_and_entropies(
             trainer.model,

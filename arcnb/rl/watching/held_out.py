@@ -18,6 +18,7 @@ from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
+from arcnb.models.prompts.chat import padded_left
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
@@ -169,10 +170,7 @@ def _by_transformers(trainer, prompts: Sequence[list[int]], seed: int) -> list[l
     import torch
     from trl.models import unwrap_model_for_generation
 
-    width = max(map(len, prompts))
-    pad = trainer.processing_class.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in prompts])
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
+    ids, mask = padded_left(prompts, trainer.processing_class.pad_token_id)
     device = trainer.accelerator.device
     devices = [device] if device.type == "cuda" else []
     with (
@@ -189,6 +187,6 @@ def _by_transformers(trainer, prompts: Sequence[list[int]], seed: int) -> list[l
             generation_config=trainer.generation_config,
         )
     ends = set(trainer.eos_token_ids)
-    completions = [row[width:].tolist() for row in out]
+    completions = [row[ids.size(1) :].tolist() for row in out]
     lengths = [next((i for i, token in enumerate(ids, 1) if token in ends), None) for ids in completions]
     return [ids[:length] for ids, length in zip(completions, lengths, strict=True)]
