@@ -1,9 +1,10 @@
-"""Loading the large libraries: torch, transformers, trl and vLLM make millions of objects that stay."""
+"""Large libraries (torch, transformers, trl, vLLM), whose millions of objects stay; IPython where it is."""
 
 import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -22,3 +23,8 @@ def nothing_collected() -> Iterator[None]:
         if len(sys.modules) > n_modules and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
+
+
+def ipython_shell() -> Any:
+    """IPython's shell in this process, which a kernel has, too; None without one."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -24,6 +24,8 @@ from typing import Any
 
 from tqdm.std import tqdm
 
+from arcnb.machine.imports import ipython_shell
+
 LOG_SECONDS = 5.0
 NOTEBOOK_SECONDS = 0.5
 
@@ -117,10 +119,8 @@ class ProgressBar(tqdm):
 
 
 def _place() -> str:
-    """'terminal', 'notebook' or 'log'. IPython is looked at only if something else has imported it."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    if hasattr(shell, "kernel"):
+    """'terminal', 'notebook' or 'log'."""
+    if hasattr(ipython_shell(), "kernel"):
         return "notebook"
     if sys.stderr is None or not sys.stderr.isatty():
         return "log"

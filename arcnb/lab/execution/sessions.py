@@ -26,6 +26,7 @@ from arcnb.lab.runs.heartbeat import HEARTBEAT, Heartbeat
 from arcnb.lab.runs.manifest import MANIFEST, RUN_DIR, cause, now, seconds_between
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import Run, new_run, run_name
+from arcnb.machine.imports import ipython_shell
 from arcnb.plans import opened
 
 _current: dict[str, Any] = {"run": None, "heartbeat": None, "error": None}
@@ -52,7 +53,7 @@ def _own_run(name: str | None) -> Run:
     if run is not None and _is_untouched(run):
         return run
     _close()
-    shell = _shell()
+    shell = ipython_shell()
     path = _notebook_path(shell)
     parameters = _parameters(shell, path) if shell is not None else {}
     record = notebook_record(path) if path.is_file() else None
@@ -129,11 +130,6 @@ def _is_untouched(run: Run) -> bool:
     except (ArcnbError, OSError):
         return False
     return not any(name not in (MANIFEST, HEARTBEAT) and name[0] != "." for name in names)
-
-
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return ipython and ipython.get_ipython()
 
 
 def _notebook_path(shell: Any) -> Path:

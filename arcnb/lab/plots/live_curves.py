@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.lab.plots.plots import grouped_curves, training_curves
+from arcnb.machine.imports import ipython_shell
 from arcnb.models.training.log import read_metrics
 
 LOOK_SECONDS = 1.0  # between looks at the file
@@ -35,7 +35,7 @@ def live_curves(path: Path, curves: Sequence[str] | Mapping[str, Sequence[str]])
     (`grouped_curves`). Outside of a notebook nothing is drawn. Trouble with the file or the picture never
     stops the stage; it is said in place of the picture when the block ends.
     """
-    if not _in_kernel():
+    if not hasattr(ipython_shell(), "kernel"):
         yield
         return
     watcher = _Watcher(path, curves)
@@ -107,8 +107,3 @@ class _Watcher:
             facts = self.path.stat()
             return facts.st_size, facts.st_mtime_ns
         return None
-
-
-def _in_kernel() -> bool:
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
