@@ -38,15 +38,14 @@ def _shortened(text: str) -> str:
 def prediction_set_card(name: str, frame: pd.DataFrame) -> str:
     """How many predictions of how many tasks, how they ended, and the tasks that come closest.
 
-    frame: the SET_COLUMNS of the predictions.
+    frame: the SET_COLUMNS of the predictions, and `solved`, which says of each whether it solves its task.
     """
     import pandas as pd
 
     head = f"{escape(name)}: {len(frame):,} predictions"
     if frame.empty:
         return framed(head, "")
-    solving = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(False)
-    frame = frame.assign(solved=solving.astype(float), right=frame["train_correct_grids"].astype(float))
+    frame = frame.assign(right=frame["train_correct_grids"].astype(float))
     by_task = frame.groupby("task_id").agg(
         n=("solved", "size"), solved=("solved", "mean"), right=("right", "max")
     )

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from arcnb.arc.pictures.cards import SET_COLUMNS, prediction_set_card
 from arcnb.arc.predictions.layout import PART_SCHEMA, from_part, part_columns, to_part
 from arcnb.arc.predictions.prediction import FIELD_NAMES, KEY_COLUMNS, Prediction, PredictionKey
-from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, to_frame, to_table
+from arcnb.arc.predictions.tables import PREDICTION_SCHEMA, records, solving, to_frame, to_table
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import is_temporary, new_file, remove_abandoned
@@ -73,7 +73,8 @@ class PredictionSet:
         return f"<PredictionSet {self.folder}: {len(self.parts())} parts>"
 
     def _repr_html_(self) -> str:
-        return prediction_set_card(str(self.folder), self.read(SET_COLUMNS))
+        frame = self.read(SET_COLUMNS)
+        return prediction_set_card(str(self.folder), frame.assign(solved=solving(frame)))
 
     def __len__(self) -> int:
         return self._table(KEY_COLUMNS).num_rows

@@ -71,6 +71,11 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
+def solving(frame: pd.DataFrame) -> pd.Series:
+    """Whether each prediction of a frame is right on train and test; one of unknown scores is not."""
+    return frame[["train_is_correct", "test_is_correct"]].astype(float).eq(1).all(axis=1)
+
+
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a frame with the columns RANKING by how close they came, equal ones in their order; unknown
     scores count as 0."""

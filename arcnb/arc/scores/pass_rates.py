@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mcnemar_p, mean_and_interval, percent, range_text, resampled_weights
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
@@ -43,9 +44,9 @@ def pass_at_k_curve(
 
     table = aggregate(frame, task_ids)
     table = table[table["is_correct"].notna()]
-    right = frame[["train_is_correct", "test_is_correct"]].astype(float).fillna(0).prod(axis=1)
     n = table["n_preds"].to_numpy(int)
-    c = right.groupby(frame["task_id"].astype(object)).sum().reindex(table.index, fill_value=0).to_numpy(int)
+    right = solving(frame).groupby(frame["task_id"].astype(object)).sum()
+    c = right.reindex(table.index, fill_value=0).to_numpy(int)
     most = int(n.max(initial=0))
     weights = resampled_weights(len(table), rng(seed, "pass at k"))
     rows = []

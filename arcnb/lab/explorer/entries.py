@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from arcnb.arc.grids import MAX_SIDE
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.predictions.tables import RANKING, best_first
+from arcnb.arc.predictions.tables import RANKING, best_first, solving
 from arcnb.arc.tasks.task import Task
 
 
@@ -87,8 +87,7 @@ def _best(
     frame = pd.concat(frames, ignore_index=True)
     of_task = frame["task_id"].astype(object)
     known = frame["test_is_correct"].notna().groupby(of_task).any()
-    solving = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
-    rates = solving.groupby(of_task).mean()[known].to_dict()
+    rates = solving(frame).groupby(of_task).mean()[known].to_dict()
     ranked = best_first(frame).sort_values("status", key=lambda status: status != "ok", kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
     chosen = ranked[~repeated].groupby("task_id", sort=False).head(8)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
@@ -179,8 +180,7 @@ def standing(ranked: pd.DataFrame) -> pd.DataFrame:
 
 def _chances(frame: pd.DataFrame, task_ids: Sequence[str], k: int) -> np.ndarray:
     """pass@k of each task whose test outputs are known; of one with fewer predictions with those it has."""
-    right = frame["train_is_correct"].eq(1) & frame["test_is_correct"].eq(1)
-    found = right.fillna(False).astype(int).groupby(frame["task_id"].astype(object)).agg(["size", "sum"])
+    found = solving(frame).groupby(frame["task_id"].astype(object)).agg(["size", "sum"])
     rates = evaluation.solve_rates({"": frame}, task_ids)[""].dropna()
     counts = found.loc[rates.index].itertuples(index=False)
     return np.array([pass_at_k(n, c, min(n, k)) for n, c in counts])
@@ -244,8 +244,7 @@ def _cost(name: str, run: Run) -> dict[str, Any]:
     for folder in _SAMPLES:
         frame = _own_samples(name, run, folder)
         tokens += int(frame["n_tokens"].fillna(0).sum())
-        right = frame["train_is_correct"].eq(1).fillna(False) & frame["test_is_correct"].eq(1).fillna(False)
-        solved |= set(frame.loc[right, "task_id"])
+        solved |= set(frame.loc[solving(frame), "task_id"])
         tasks |= set(frame["task_id"])
     n_solved = len(solved)
     return {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.change import Change, change_over_samples, change_over_tasks
 from arcnb.arc.scores.intervals import percent, points
 from arcnb.arc.seeds import rng
@@ -84,8 +85,7 @@ def summary(found: Sequence[GroupChange]) -> str:
 
 def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """{task id: (samples that solve it, samples)}."""
-    right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"] == 1)
-    counts = right.groupby(frame["task_id"].astype(object)).agg(["sum", "size"])
+    counts = solving(frame).groupby(frame["task_id"].astype(object)).agg(["sum", "size"])
     return {task_id: (int(row["sum"]), int(row["size"])) for task_id, row in counts.iterrows()}
 
 

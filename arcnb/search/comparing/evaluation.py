@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
+from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mean_and_interval, percent, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
@@ -201,8 +202,7 @@ def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> 
 
     rates = {}
     for name, frame in frames.items():
-        solving = frame["train_is_correct"].astype(float) * frame["test_is_correct"].astype(float)
-        mean = solving.fillna(0).groupby(frame["task_id"].astype(object)).mean()
+        mean = solving(frame).groupby(frame["task_id"].astype(object)).mean()
         known = aggregate(frame, task_ids)["is_correct"].notna()
         rates[name] = mean.reindex(known.index).where(known)
     return pd.DataFrame(rates)
