@@ -126,13 +126,12 @@ def filter_program(files: bool, machine: str | None = None) -> bytes | None:
         for name, pair in _ALLOWED.items()
         if pair[column] is not None and (files or name not in lookups)
     )
-    body = _bisect(allowed, _OPENAT[column] if files else None)
-    head = [
-        (_LOAD, 0, 0, _ARCH),
-        (_EQUAL, 1, 0, arch),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
+    return _packed(arch, _bisect(allowed, _OPENAT[column] if files else None))
+
+
+def _packed(arch: int, body: list[tuple[int, int, int, int]]) -> bytes:
+    """The filter that kills on another architecture, loads the call's number and goes on with ``body``."""
+    head = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER)]
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in head + body)
 
 
@@ -170,23 +169,18 @@ def _bisect(allowed: list[int], opening: int | None) -> list[tuple[int, int, int
     return tree(0, len(answers))
 
 
-def refusing_program(sockets: bool, machine: str | None = None) -> bytes | None:
+def refusing_program(sockets: bool) -> bytes | None:
     """The filter for an interpreter whose calls nobody has listed: all but processes of its own, leaving its
     group, and modes, owners and times of files. sockets: whether it may have some. Threads are let through.
 
     None on an architecture whose numbers are unknown.
     """
-    machine = machine or platform.machine()
-    if machine not in _AUDIT_ARCH:
+    if platform.machine() not in _AUDIT_ARCH:
         return None
-    arch, column = _AUDIT_ARCH[machine]
+    arch, column = _AUDIT_ARCH[platform.machine()]
     names = [name for name in _REFUSED if not (sockets and name in _SOCKETS)]
     numbers = [pair[column] for pair in map(_REFUSED.get, names) if pair[column] is not None]
     program = [
-        (_LOAD, 0, 0, _ARCH),
-        (_EQUAL, 1, 0, arch),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _DENY),
         (_EQUAL, 0, 1, _CLONE3),  # its flags are in memory; who hears that it is missing takes clone
@@ -200,7 +194,7 @@ def refusing_program(sockets: bool, machine: str | None = None) -> bytes | None:
     for number in numbers:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
     program.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+    return _packed(arch, program)
 
 
 class Filter:
