@@ -129,10 +129,14 @@ def death_cause(returncode: int | None, oom_kills: int = 0) -> str:
         return "it stopped answering"
     if returncode >= 0:
         return f"its process ended with exit code {returncode}"
-    known = -returncode in iter(signal.Signals)
-    name = signal.Signals(-returncode).name if known else f"signal {-returncode}"
+    name = signal_name(-returncode)
     why = " because memory ran out" if oom_kills else " (by hand, by a scheduler, or for want of memory)"
     return f"killed by {name}" + (why if name == "SIGKILL" else "")
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called, "SIGKILL" of 9; "signal 40" of one without a name, as real-time ones are."""
+    return signal.Signals(number).name if number in iter(signal.Signals) else f"signal {number}"
 
 
 def resident_gb(pid: int) -> float | None:

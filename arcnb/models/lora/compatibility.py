@@ -90,7 +90,7 @@ def _is_other_model(trained_on: str, model: Path, model_name: str) -> bool:
     else:
         base = Path(trained_on).expanduser()
     if base.is_dir():
-        return base.resolve() != model.resolve() and not _same_weights(base, model)
+        return base.resolve() != model.resolve() and not weights_digest(base) == weights_digest(model) != ""
     if base.parent.name == MERGED:  # on another machine; it is named after its content
         return base.name != model.name
     asked = HUB_ID if model_name == "default" else model_name
@@ -108,10 +108,6 @@ def _bare_name(hub_id: str) -> str:
     for suffix in _QUANTIZED_NAMES:
         name = name.removesuffix(suffix)
     return name
-
-
-def _same_weights(a: Path, b: Path) -> bool:
-    return weights_digest(a) == weights_digest(b) != ""
 
 
 def weights_digest(model: Path) -> str:

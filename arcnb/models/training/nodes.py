@@ -40,7 +40,7 @@ from arcnb.models.training.output import copy_lines, failure
 COUNT, FOLDER, SERVER = "ARCNB_NODES", "ARCNB_NODES_FOLDER", "ARCNB_SERVER_NODE"
 ARRIVAL_SECONDS = 600.0
 REPORT_SECONDS = 10.0  # that a failed part waits for what other nodes say of theirs
-GRACE = 60.0
+GRACE = 60.0  # seconds that processes get to save when they are stopped
 LINES = 5000  # of a part's output, in which the cause of its failure is looked for
 ADDRESS = "server"  # the file that says it
 
@@ -207,7 +207,7 @@ def _present(folder: Path, rank: int) -> Iterator[None]:
     signal.signal(signal.SIGTERM, lambda *_: None)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     # before any work: a node is lost only after it was there
-    with beating(folder / f"{rank}.alive", name, BEAT_SECONDS):
+    with beating(folder / f"{rank}.alive", name):
         yield
 
 

@@ -5,6 +5,8 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+from arcnb.machine.processes import signal_name
+
 # A line of a traceback's end. The launcher's own says only that a process failed.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?:\w+\.)*(?!ChildFailedError)(\w*(?:Error|Exception|Interrupt): .*)$", re.MULTILINE
@@ -29,8 +31,7 @@ def failure(text: str) -> str:
     found = _EXCEPTION.search(text)
     for rank, number in _ENDED.findall(text.rpartition(_CAUSE)[2]):
         if int(number) != _OF_LAUNCHER and not (found and int(number) == signal.SIGABRT):
-            known = int(number) in iter(signal.Signals)
-            name = signal.Signals(int(number)).name if known else f"signal {number}"
+            name = signal_name(int(number))
             return f"process {rank} was killed by {name}" + (
                 " (by hand, or for want of memory)" if name == "SIGKILL" else ""
             )

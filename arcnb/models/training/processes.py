@@ -22,11 +22,10 @@ from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import torch_sees_gpu
 from arcnb.machine.processes import end_session, threads_each
 from arcnb.machine.starts import tried_again
-from arcnb.models.training.nodes import ONE_NODE, Others, launcher, n_nodes, started, together
+from arcnb.models.training.nodes import GRACE, ONE_NODE, Others, launcher, n_nodes, started, together
 from arcnb.models.training.output import copy_lines, failure, is_consequence
 
 PARALLEL = ("ddp", "zero3")
-GRACE = 60  # seconds that processes get to save when the caller is stopped
 
 
 class LaunchError(RuntimeError):

@@ -22,7 +22,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import make_folder, write_whole
 from arcnb.machine.reading import read_object
-from arcnb.models.lora.compatibility import weights_digest
+from arcnb.models.lora.compatibility import WEIGHTS, weights_digest
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.problems.grading import ProblemJudge
@@ -190,7 +190,7 @@ def _conditions(plan: ProblemPlan, sampling: Sampling, adapter: Path | None) -> 
     """What decides the answers to a problem, by name. Of the adapter the weights alone: a training that is
     resumed at its end saves the names of its modules in another order."""
     prompt_format = plan.subject.prompt_format
-    weights = Path(adapter, "adapter_model.safetensors").read_bytes() if adapter else b""
+    weights = Path(adapter, WEIGHTS).read_bytes() if adapter else b""
     return {
         "model": plan.model,
         "model_sha256": weights_digest(resolve_model(plan.model).folder),
