@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -114,6 +114,18 @@ def size_of(path: Path) -> int:
     """Bytes of a file, or of all files in a folder and below."""
     files = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
     return sum(file.stat().st_size for file in files)
+
+
+def remove_oldest(folders: Sequence[Path], max_bytes: float, kept: Container[Path | None]) -> list[Path]:
+    """Remove folders, from the first on, until all together fit, and never one of `kept`; those removed."""
+    sizes, gone = {folder: size_of(folder) for folder in folders}, []
+    total = sum(sizes.values())
+    for folder in folders:
+        if total > max_bytes and folder not in kept:
+            shutil.rmtree(folder)
+            total -= sizes[folder]
+            gone.append(folder)
+    return gone
 
 
 def write_problem(folder: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
@@ -58,16 +58,7 @@ class TestcaseRewards(RewardPlan):
 
 def problem_rollout(prediction: Prediction, problem: Problem) -> TestRollout:
     """What rewards are made of, from an answer whose tests were run."""
-    scores = Scores(
-        has_program=prediction.program is not None,
-        has_outputs=prediction.status == "ok",
-        train_correct=prediction.train_correct_grids or 0.0,
-        test_correct=None,
-        train_pixel=prediction.train_pixel_score or 0.0,
-        test_pixel=None,
-        n_train=1,
-        n_test=0,
-    )
+    scores = replace(Scores.of(prediction, 1, 0), test_correct=None, test_pixel=None)
     strict = (prediction.extraction or "").startswith("strict")
     return TestRollout(scores, (), bool(prediction.train_is_correct), strict=strict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from arcnb.machine.files import replaced_folder, size_of
+from arcnb.machine.files import remove_oldest, replaced_folder
 from arcnb.models.training.checkpoints import newest_complete, set_aside_log, step_of
 
 ROLLBACKS = "rollbacks.json"  # beside the checkpoints, which it outlives
@@ -42,18 +42,7 @@ def prune(folder: Path, budget_gb: float) -> list[Path]:
         return []
     checkpoints = sorted((p for p in folder.glob("checkpoint-*") if step_of(p) >= 0), key=step_of)
     newest = newest_complete(folder, announce=lambda sentence: None)
-    sizes = {path: size_of(path) for path in checkpoints}
-    total = sum(sizes.values())
-    deleted = []
-    for path in checkpoints:
-        if total <= budget_gb * 2**30:
-            break
-        if path == newest:
-            continue
-        shutil.rmtree(path)
-        total -= sizes[path]
-        deleted.append(path)
-    return deleted
+    return remove_oldest(checkpoints, budget_gb * 2**30, {newest})
 
 
 def set_aside(output: Path, step: int) -> Path | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import size_of
+from arcnb.machine.files import remove_oldest
 from arcnb.machine.locks import locked
 from arcnb.models.memory.shape import GIB
 
@@ -95,14 +94,5 @@ class AdapterFolder:
 
     def tidy(self, needed: Iterable[Path]) -> list[Path]:
         """Delete the shard's earliest adapters until all fit the budget, never one `needed`; which went."""
-        kept, gone = sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir()), []
-        sizes = {path: size_of(path) for path in kept}
-        total, needed = sum(sizes.values()), set(needed)
-        for path in kept:
-            if total <= self.max_bytes:
-                break
-            if path not in needed:
-                shutil.rmtree(path)
-                total -= sizes[path]
-                gone.append(path)
-        return gone
+        there = sorted(path for path in self.folder.glob(f"round*-{self._end}") if path.is_dir())
+        return remove_oldest(there, self.max_bytes, set(needed))
