@@ -104,6 +104,11 @@ class Prediction:
         return bool(self.train_is_correct) and self.test_is_correct in (None, 1)
 
     @property
+    def closeness(self) -> tuple[float, float]:
+        """How close the outputs came on train, to be compared: share of right grids, then similarity."""
+        return self.train_correct_grids or 0.0, self.train_pixel_score or 0.0
+
+    @property
     def failure(self) -> str:
         """What went wrong with the program, on one line; empty where nothing did."""
         if self.status in (None, "ok"):

@@ -207,13 +207,12 @@ def episode_metrics(episodes: Sequence[Episode], turns: int) -> dict[str, float]
     values |= solved_by([solved_at(episode) for episode in episodes], turns)
     pairs = [(before, later) for episode in episodes for (before, _), (later, _) in pairwise(episode.turns)]
     if pairs:
-        changes = [_closeness(later) - _closeness(before) for before, later in pairs]
         copied = [
             later.fingerprint is not None and later.fingerprint == before.fingerprint
             for before, later in pairs
         ]
-        values["turns/improved"] = sum(change > 0 for change in changes) / len(pairs)
-        values["turns/worse"] = sum(change < 0 for change in changes) / len(pairs)
+        values["turns/improved"] = sum(a.closeness < b.closeness for a, b in pairs) / len(pairs)
+        values["turns/worse"] = sum(a.closeness > b.closeness for a, b in pairs) / len(pairs)
         values["turns/copied"] = sum(copied) / len(pairs)
     return values
 
@@ -230,7 +229,3 @@ def solved_by(solved: Sequence[int | None], turns: int) -> dict[str, float]:
         f"turns/solved_by_{turn + 1}": sum(at is not None and at <= turn for at in solved) / len(solved)
         for turn in range(turns)
     }
-
-
-def _closeness(prediction: Prediction) -> float:
-    return (prediction.train_correct_grids or 0.0) + 1e-3 * (prediction.train_pixel_score or 0.0)

@@ -214,7 +214,7 @@ def best_of_rounds(predictions: PredictionSet, task_id: str, plan: SearchPlan) -
 
 
 def _rank(row: Prediction) -> tuple[float, float, int]:
-    return row.train_correct_grids, row.train_pixel_score, -len(row.program)
+    return *row.closeness, -len(row.program)
 
 
 def usage_by_round(predictions: PredictionSet, task_ids: Sequence[str], plan: SearchPlan) -> pd.DataFrame:

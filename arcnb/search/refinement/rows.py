@@ -128,8 +128,7 @@ def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tup
     turns = []
     one: Prediction | None = prediction
     while one is not None:
-        view = (one.augmentation, tuple(one.pair_order), one.test_index)
-        turns.append((one.id, view, one.completion_prefix, one.completion))
+        turns.append((one.id, one.view, one.completion_prefix, one.completion))
         one = ancestors.get(one.parent)
     return tuple(turns)
 

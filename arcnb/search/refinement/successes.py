@@ -109,8 +109,7 @@ def _siblings(found: Gathered, random) -> Iterator[Pair]:
     prompts: dict[tuple, list[Prediction]] = {}
     for number, prediction in found.rows:
         # Rollouts of a training step may show one task through several views: those are several prompts.
-        view = (prediction.augmentation, tuple(prediction.pair_order), prediction.test_index)
-        prompt = (number, prediction.turn, prediction.round, prediction.parent, view)
+        prompt = (number, prediction.turn, prediction.round, prediction.parent, prediction.view)
         prompts.setdefault(prompt, []).append(prediction)
     for (number, *_), answers in prompts.items():
         right = list({p.program: p for p in answers if p.solved and _whole(p)}.values())

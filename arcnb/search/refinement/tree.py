@@ -150,17 +150,13 @@ def _grown(prediction: Prediction, children: dict[str, list[Prediction]]) -> Att
     return Attempt(prediction, tuple(sorted(grown, key=_promise)[:BREADTH]), len(grown))
 
 
-def _closeness(prediction: Prediction) -> tuple[float, float]:
-    return (prediction.train_correct_grids or 0.0, prediction.train_pixel_score or 0.0)
-
-
 def _promise(attempt: Attempt) -> tuple[float, float]:
     """Closest first, where an attempt is as good as the best that came of it."""
     below = [attempt]
-    best = _closeness(attempt.prediction)
+    best = attempt.prediction.closeness
     while below:
         one = below.pop()
-        best = max(best, _closeness(one.prediction))
+        best = max(best, one.prediction.closeness)
         below += one.children
     return (-best[0], -best[1])
 

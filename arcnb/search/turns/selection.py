@@ -21,7 +21,7 @@ from arcnb.errors import ArcnbError
 def refinable(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Those with valid outputs that miss some train pair, closest to the goal first."""
     wrong = [p for p in predictions if p.status == "ok" and not p.train_is_correct]
-    return sorted(wrong, key=lambda p: (-p.train_correct_grids, -p.train_pixel_score))
+    return sorted(wrong, key=lambda p: p.closeness, reverse=True)
 
 
 def best(predictions: Sequence[Prediction], k: int, random: np.random.Generator) -> list[Prediction]:

@@ -24,7 +24,6 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import option
 from arcnb.programs.executor.executor import Executor
-from arcnb.search.learning.lessons.hindsight import recorded_closeness
 from arcnb.search.learning.lessons.rows import PROBES, taught_row
 
 
@@ -73,14 +72,14 @@ def feedback_rows(
     made, chosen, right = Taught(), [], {}
     for task, predictions in sampled:
         order = rng(seed, "feedback", task.task_id, round_).permutation(len(predictions))
-        drawn = sorted((predictions[place] for place in order), key=recorded_closeness)
+        drawn = sorted((predictions[place] for place in order), key=lambda one: one.closeness)
         failed = list(_failed(drawn, book, made.dropped))
         if settings.answers_per_task and len(failed) > settings.answers_per_task:
             made.dropped["not among the closest"] += len(failed) - settings.answers_per_task
             failed = failed[-settings.answers_per_task :]
         chosen += failed
         right |= {(one.task_id, one.view): one for one in drawn if one.train_is_correct}
-    chosen.sort(key=recorded_closeness)
+    chosen.sort(key=lambda one: one.closeness)
     for one in chosen:
         asked, told = (prompt_ids(tokenizer, prompt) for prompt in (book.asked(one, {}), book.told(one)))
         answer = answer_ids(tokenizer, one.completion)

@@ -93,7 +93,7 @@ def relabel(
                 made.dropped[reason] += 1
             else:
                 worth.append((age, prediction))
-        worth.sort(key=lambda pair: recorded_closeness(pair[1]))
+        worth.sort(key=lambda pair: pair[1].closeness)
         if settings.programs_per_task and len(worth) > settings.programs_per_task:
             made.dropped["not among the closest"] += len(worth) - settings.programs_per_task
             worth = worth[-settings.programs_per_task :]
@@ -112,11 +112,6 @@ def relabel(
     for made in found:
         made.tasks.sort(key=lambda one: one.closeness)
     return found
-
-
-def recorded_closeness(prediction: Prediction) -> tuple[float, float]:
-    """How close a prediction's train outputs came: share of right grids, then similarity."""
-    return prediction.train_correct_grids, prediction.train_pixel_score
 
 
 def relabelled(inputs: Sequence[Grid], outputs: Sequence[Grid], n_train: int, task_id: str, **more) -> Task:
