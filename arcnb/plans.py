@@ -24,7 +24,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Self
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Self
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.library_source import config_fields
@@ -123,7 +124,16 @@ def library(of: Library) -> Any:
 class Plan:
     """Base of the plans. A subclass is a frozen dataclass; its fields that are neither option nor branch are
     handed to `of` by name.
+
+    checks: "module:function" that gives a sentence for each reason why a plan cannot be carried out, as far
+    as the plan itself and the names in it tell.
     """
+
+    checks: ClassVar[str]
+
+    def check(self) -> None:
+        """ArcnbError with all of these reasons; no model is loaded and no tasks are read."""
+        refuse(resolve_name(self.checks)(self))
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None = None, **given: Any) -> Self:

@@ -77,16 +77,15 @@ def few(tmp_path_factory):
 
 @pytest.fixture
 def refusal_05(before_work, few, monkeypatch):
-    """refusal_05(beta=-1.0) -> the sentence that notebook 05's training cell ends with; it trains nothing."""
+    """refusal_05(beta=-1.0) -> the sentence that notebook 05 ends with before it trains, or in that cell."""
     for name in ("train_here", "_train_in_processes", "generation_server"):
         monkeypatch.setattr(launch, name, lambda *given, name=name: pytest.fail(f"{name} was reached"))
     (path,) = NOTEBOOKS.glob("05_*.ipynb")
     (cell,) = (c.source for c in nbformat.read(path, as_version=4).cells if WORK["05"] in c.source)
 
     def refused(**parameters):
-        names = before_work("05", **few | parameters)
         with pytest.raises(ValueError) as error:  # noqa: PT011  its sentence is returned
-            exec(compile(cell, path.name, "exec"), names)
+            exec(compile(cell, path.name, "exec"), before_work("05", **few | parameters))
         return str(error.value)
 
     return refused
@@ -120,7 +119,7 @@ def test_06_looks_at_the_arms_beside_the_sets(refusal, two_versions):
         ("03", {"workers": -1}, "parameter 'workers' must be at least 0"),
         ("03", {"temperature": -1.0}, "parameter 'temperature' must be at least 0"),
         ("03", {"refine_from": "x"}, "refine_from needs turns of at least 2: there is nothing to refine"),
-        ("03", {"refine_from": "x", "turns": 2}, "refine_from x holds no first turns of these tasks"),
+        ("03", {"refine_from": "x", "turns": 2}, "prediction set x does not exist"),
         ("03", {"last_share": 0.5, "turns": 2}, "last_share goes with turns=1, stop_after=0 and n_shards=1"),
         ("03", {"n_shards": 2}, "n_shards is 2 and output is empty: give all shards the same output"),
         ("03", {"max_length": 600}, "no prompt fits: the prompts of 4 tasks have "),

@@ -4,9 +4,8 @@ from .scores.similarity import score as score
 from .scores.submission import score_submission as score_submission
 from .scores.submission import validate_submission as validate_submission
 from .scores.submission import write_submission as write_submission
-from .scores.tables import error_table as error_table
-from .scores.tables import error_types as error_types
 from .tasks.task_set import TaskSet as TaskSet
+from .tasks.task_set import check_source as check_source
 from .tasks.task_set import iter_tasks as iter_tasks
 from .tasks.task_set import load_tasks as load_tasks
 from .tasks.task_set import write_tasks as write_tasks

@@ -45,6 +45,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "arcnb"
 
 
+def embedded_folder() -> Path | None:
+    """Folder of the embedded model; None where it was never built."""
+    folder = cache_folder() / "models" / FOLDER_NAME
+    return folder if _is_complete(folder) else None
+
+
 def embedded_model() -> Path:
     """Folder of the embedded model, built on the first call.
 

@@ -15,15 +15,17 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.reading import read_object
-from arcnb.models.embedded import embedded_model
-from arcnb.models.lora.compatibility import check_adapter
+from arcnb.models.embedded import embedded_folder, embedded_model
+from arcnb.models.lora.compatibility import adapter_settings, check_adapter
+from arcnb.plans import refusals
 
 SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
 _TOKENIZER_FILES = (
@@ -77,11 +79,23 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
     """
     if isinstance(name, ModelPath):
         return name
+    if (found := model_here(name, need_weights)) is not None:
+        return found
+    if str(name) == "default":
+        return ModelPath("default", embedded_model())
+    folder = _from_hub(str(name))
+    _check_model_folder(folder, need_weights)
+    return ModelPath(str(name), folder)
+
+
+def model_here(name: str | Path, need_weights: bool = True) -> ModelPath | None:
+    """As `resolve_model`, but None where the model has yet to be built, or asked of the hub."""
     text = str(name)
     if not text:  # which Path takes for the current folder
         raise ArcnbError('model "" names no model; give default, a folder or a hub id')
     if text == "default":
-        return ModelPath("default", embedded_model())
+        folder = embedded_folder()
+        return ModelPath(text, folder) if folder else None
     folder = Path(text).expanduser()
     if folder.is_file():
         raise ArcnbError(f"model {folder} is a file; name the folder that it is in")
@@ -90,14 +104,33 @@ def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> Mo
             raise ArcnbError(
                 f"model folder {folder} does not exist (and {text!r} is no hub id of the form org/name)"
             )
-        folder = _from_hub(text)
+        return None
     _check_model_folder(folder, need_weights)
     return ModelPath(text, folder)
 
 
+def name_problems(model: str, adapters: Iterable[str] = (), need_weights: bool = True) -> list[str]:
+    """What is wrong with the names of a model and of adapters for it, a sentence each. Nothing is built or
+    fetched: whether adapters fit a model that is not here yet, is not asked."""
+    found = refusals(model_here, model, need_weights)
+    here = None if found else model_here(model, need_weights)
+    for adapter in adapters:
+        fitting = partial(resolve_adapter, adapter, here) if here else partial(find_adapter, adapter, model)
+        found += refusals(fitting)
+    return found
+
+
 def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
     """Folder of a LoRA adapter that fits `model`; None for `None` or an empty name. Raises ArcnbError."""
-    name = adapter_name(name, model.name)
+    folder = find_adapter(name, model.name)
+    if folder is not None:
+        check_adapter(folder, model.folder, model.name)
+    return folder
+
+
+def find_adapter(name: str | Path | None, model: str) -> Path | None:
+    """As `resolve_adapter` for the model of that name, but whether the adapter fits it is not asked."""
+    name = adapter_name(name, model)
     if name is None or str(name) == "":
         return None
     if str(name) == "default":
@@ -108,7 +141,7 @@ def resolve_adapter(name: str | Path | None, model: ModelPath) -> Path | None:
             )
     else:
         folder = Path(name).expanduser()
-    check_adapter(folder, model.folder, model.name)
+    adapter_settings(folder)
     return folder
 
 

@@ -41,6 +41,7 @@ class Tests:
 class ProblemPlan(GrpoPlan):
     """Notebook 09's."""
 
+    checks: ClassVar[str] = "arcnb.problems.training.dry_run:plan_problems"
     subject_name: ClassVar[str] = "arcnb.problems.training.problem_subject:ProblemSubject"
 
     tasks: str = option(

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.tasks.task_set import load_tasks, write_tasks
+from arcnb.arc.predictions.prediction_set import check_set
+from arcnb.arc.tasks.task_set import check_source, load_tasks, write_tasks
 from arcnb.models.prompts.format import prompt_format
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
@@ -54,6 +55,17 @@ class Subject:
     def limits(self) -> Limits:
         """What one program may use."""
         return Limits(seconds_per_input=self.plan.seconds_per_input, memory_mb=self.plan.program_memory_mb)
+
+    def source_problems(self) -> Iterator[str]:
+        """Names of tasks and of their predictions that lead nowhere, a sentence each."""
+        plan = self.plan
+        yield from refusals(check_source, plan.tasks)
+        if plan.eval_tasks:
+            yield from refusals(check_source, plan.eval_tasks)
+        elif plan.eval_steps:
+            yield 'eval_tasks "" names no task set; eval_steps 0 evaluates nothing'
+        if plan.learn_from:
+            yield from refusals(check_set, plan.learn_from)
 
     def problems(self, tasks: Sequence) -> Iterator[str]:
         """Options that this subject does not have, and tasks that cannot be judged here, a sentence each."""

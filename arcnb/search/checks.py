@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.machine.files import write_problem
+from arcnb.models.registry import name_problems
 from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.search.branches import Programs
@@ -24,18 +25,38 @@ def problems(plan: InferencePlan | SearchPlan, tasks: TaskSet, own: Path = Path(
 
     own: where the predictions of an inference go without an `output`.
     """
+    found = _own_problems(plan)
     if isinstance(plan, SearchPlan):
-        return _program_problems(plan.programs) + _search_problems(plan) + _task_problems(plan, tasks)
-    return _inference_problems(plan, tasks, own)
+        return found + _task_problems(plan, tasks)
+    return found or _set_problems(plan, tasks, own)
 
 
-def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
-    """Sets that were begun otherwise, `refine_from` and prompts are looked into if nothing else is wrong."""
-    from arcnb.arc.predictions.prediction_set import PredictionSet
+def plan_problems(plan: InferencePlan | SearchPlan) -> list[str]:
+    """Those of them that the plan itself and the names in it tell, a sentence each."""
+    from arcnb.arc.predictions.prediction_set import check_set
+    from arcnb.arc.tasks.task_set import check_source
+    from arcnb.synth.task_sets import check_recipe
+
+    served = isinstance(plan, InferencePlan) and plan.backend == "server"
+    if isinstance(plan, SearchPlan):
+        found, adapters = refusals(check_recipe, plan.tasks, plan.n_built), [plan.adapter]
+    else:
+        found = refusals(check_source, plan.tasks)
+        found += refusals(check_set, plan.refine_from) if plan.refine_from else []
+        compared = [] if refusals(compared_adapters, plan) else compared_adapters(plan).values()
+        adapters = [adapter for adapter, _ in compared if not served]  # a server knows its own by name
+    return _own_problems(plan) + found + name_problems(plan.model, adapters, need_weights=not served)
+
+
+def _own_problems(plan: InferencePlan | SearchPlan) -> list[str]:
+    more = _search_problems(plan) if isinstance(plan, SearchPlan) else _inference_problems(plan)
+    return _program_problems(plan.programs) + more
+
+
+def _inference_problems(plan: InferencePlan) -> list[str]:
     from arcnb.models.prompts.format import prompt_format
-    from arcnb.search.turns.turns import check_turns
 
-    found = [*_program_problems(plan.programs), *_round_problems(plan), *_turn_problems(plan)]
+    found = [*_round_problems(plan), *_turn_problems(plan)]
     if plan.rounds.n_shards > 1 and not plan.output:
         found.append(
             f"n_shards is {plan.rounds.n_shards} and output is empty: give all shards the same output, or "
@@ -45,9 +66,14 @@ def _inference_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[
     if plan.refine_from and plan.turns == 1:
         found.append("refine_from needs turns of at least 2: there is nothing to refine in one turn")
     found += _output_problems(plan) + refusals(compared_adapters, plan)
-    found += refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
-    if found:
-        return found
+    return found + refusals(prompt_format, plan.template, plan.encoding, plan.refine_template)
+
+
+def _set_problems(plan: InferencePlan, tasks: TaskSet, own: Path) -> list[str]:
+    """Sets that were begun otherwise, `refine_from`, and prompts."""
+    from arcnb.arc.predictions.prediction_set import PredictionSet
+    from arcnb.search.turns.turns import check_turns
+
     first = PredictionSet(plan.refine_from) if plan.refine_from else None
     sets = list(sampled_sets(plan, tasks, own).values())
     found = [said for made in sets for said in refusals(check_turns, made, plan, first)]
@@ -108,6 +134,12 @@ def _search_problems(plan: SearchPlan) -> list[str]:
     from arcnb.models.prompts.format import prompt_format
 
     found = refusals(prompt_format, plan.template, plan.encoding)
+    if plan.ids and plan.n_tasks not in (0, plan.options()["n_tasks"].default):
+        found.append(
+            f'n_tasks is {plan.n_tasks} and task_ids is "{plan.task_ids}"; give task_ids "" to take n_tasks'
+        )
+    if twice := [id_ for id_, n in Counter(plan.ids).items() if n > 1]:
+        found.append(f"task_ids names task {twice[0]!r} twice")
     if not set(plan.searches) <= {ALONE, LEARN}:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
@@ -147,18 +179,11 @@ def _learning_problems(plan: SearchPlan) -> list[str]:
 
 
 def _task_problems(plan: SearchPlan, tasks: TaskSet) -> list[str]:
-    found = []
-    if plan.ids and plan.n_tasks not in (0, plan.options()["n_tasks"].default):
-        found.append(
-            f'n_tasks is {plan.n_tasks} and task_ids is "{plan.task_ids}"; give task_ids "" to take n_tasks'
-        )
-    if twice := [id_ for id_, n in Counter(plan.ids).items() if n > 1]:
-        found.append(f"task_ids names task {twice[0]!r} twice")
-    if unknown := [id_ for id_ in plan.ids if id_ not in tasks.ids]:
-        found.append(
-            f'{tasks.name} has no task {unknown[0]!r}; give task_ids "" to take n_tasks of its tasks'
-        )
-    return found
+    unknown = [id_ for id_ in plan.ids if id_ not in tasks.ids]
+    return [
+        f'{tasks.name} has no task {id_!r}; give task_ids "" to take n_tasks of its tasks'
+        for id_ in unknown[:1]
+    ]
 
 
 def _program_problems(programs: Programs) -> list[str]:

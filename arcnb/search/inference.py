@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.errors import ArcnbError
@@ -56,6 +56,8 @@ class InferenceEngine(Engine):
 @dataclass(frozen=True)
 class InferencePlan(TurnPlan, Plan):
     """A turn plan, of which tasks, by what, and where to."""
+
+    checks: ClassVar[str] = "arcnb.search.checks:plan_problems"
 
     refine_from: str = option(
         "", 'with turns: folder of a prediction set whose first turns are refined; "" samples them'

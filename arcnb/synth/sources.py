@@ -119,6 +119,13 @@ def never_ends(source: str) -> bool:
     return _find(source)[0] in (_rearc, _dsl)
 
 
+def check_source(source: str) -> None:
+    """ArcnbError for a source that does not exist, or whose files do not. No task is made or read."""
+    make, argument = _find(source)
+    if make in (_task_set, _barc):
+        task_set.check_source(argument)
+
+
 def barc_stem(source: str) -> str | None:
     """The name of a BARC-style file without folder and endings; None for a source of another kind."""
     make, argument = _find(source)

@@ -27,6 +27,7 @@ from arcnb.synth.sources import (
     SourceSettings,
     barc_stem,
     build_tasks,
+    check_source,
     counted,
     never_ends,
     rearc_tasks,
@@ -59,11 +60,7 @@ def build_task_set(
     that gives an id twice is refused before a task is made where its text tells, else at that task.
     """
     report = TaskReport() if report is None else report
-    if split not in SPLITS:
-        raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(SPLITS[1:])} or empty")
-    if n_tasks < 0:
-        raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
-    refuse(_repeated(recipe) if n_tasks else recipe_problems(recipe))
+    check_recipe(recipe, n_tasks, split)
     parts = [(source, n, never_ends(source)) for source, n in parsed_recipe(recipe)]
     stems = _stems(recipe)
     taken: dict[str, str] = {}
@@ -92,6 +89,15 @@ def build_task_set(
             + (f"; rejected: {rejected}" if rejected else "")
         )
     return TaskSet(recipe, tuple(tasks), ", ".join(versions) or f"seed {settings.seed}")
+
+
+def check_recipe(recipe: str, n_tasks: int = 0, split: str = "") -> None:
+    """ArcnbError for what `build_task_set` cannot be asked, before a task is made or read."""
+    if split not in SPLITS:
+        raise ArcnbError(f"split is {split!r}, it must be one of {', '.join(SPLITS[1:])} or empty")
+    if n_tasks < 0:
+        raise ArcnbError(f"n_tasks must not be negative, it is {n_tasks}")
+    refuse(recipe_problems(recipe, some=n_tasks > 0))
 
 
 def _stems(recipe: str) -> dict[str, str]:
@@ -142,13 +148,15 @@ def parsed_recipe(recipe: str) -> Iterator[tuple[str, int | None]]:
         yield bare(source), int(counts[0]) if counts else None
 
 
-def recipe_problems(*recipes: str) -> list[str]:
-    """What is wrong with these recipes, a sentence each, before a task is made."""
+def recipe_problems(*recipes: str, some: bool = False) -> list[str]:
+    """What is wrong with these recipes, a sentence each, before a task is made. some: it is said how many
+    tasks are taken in all."""
     found = []
     for recipe in recipes:
         try:
             for source, n in parsed_recipe(recipe):
-                if never_ends(source) and n is None:
+                check_source(source)
+                if never_ends(source) and n is None and not some:
                     found.append(
                         f"source {source} never ends: say how many tasks, for instance {source}*1000"
                     )

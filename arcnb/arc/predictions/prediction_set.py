@@ -63,6 +63,15 @@ def slices(tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
     return (tasks[start : start + SLICE] for start in range(0, len(tasks), SLICE))
 
 
+def check_set(folder: str | Path) -> None:
+    """ArcnbError for what is no folder, of a set that is to be read."""
+    path = Path(folder)
+    if path.is_file():
+        raise ArcnbError(f"prediction set {path} is a file; name the folder that it is in")
+    if not path.is_dir():
+        raise ArcnbError(f"prediction set {path} does not exist")
+
+
 class PredictionSet:
     """The predictions in `folder`, which need not exist before the first part is written."""
 

@@ -114,6 +114,12 @@ def load_tasks(source: str | Path) -> TaskSet:
     return TaskSet(str(source), tasks, version_of(source))
 
 
+def check_source(source: str | Path) -> None:
+    """ArcnbError for a source that is not there. No task is read."""
+    if str(source) not in SOURCES:
+        _files(_path(source))
+
+
 def version_of(source: str | Path) -> str:
     """Which data a source holds now: the release of a named one, else the hash of its files."""
     return load_tasks(source).version if str(source) in SOURCES else _content_version(_files(_path(source)))

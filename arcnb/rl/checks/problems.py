@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
+from dataclasses import replace
 
 from arcnb.models.lora.compatibility import check_targets
-from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
+from arcnb.models.registry import ModelPath, model_here, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import conflicts, refusals
@@ -32,16 +33,28 @@ def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]
     return list(dict.fromkeys(found))
 
 
-def problems_anywhere(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
-    """Those of them that no other machine, and no other model, would mend."""
+def plan_problems(plan: GrpoPlan) -> list[str]:
+    """Those of them that the plan itself and the names in it tell, a sentence each. Where `use_vllm` is still
+    to be decided, those that either way has."""
+    ways = (True, False) if plan.use_vllm == "auto" else (plan.use_vllm,)
+    first, *others = (problems_anywhere(replace(plan, use_vllm=way)) for way in ways)
+    found = [sentence for sentence in first if all(sentence in other for other in others)]
+    here = None if refusals(model_here, plan.model) else model_here(plan.model)
+    of_model = _of_model(plan, here) if here else name_problems(plan.model, [plan.adapter])
+    return [*found, *plan.subject.source_problems(), *of_model]
+
+
+def problems_anywhere(plan: GrpoPlan, tasks: Sequence = (), eval_tasks: Sequence | None = None) -> list[str]:
+    """Those of them that no other machine, and no other model, would mend. Without tasks nothing is said of
+    them."""
     found = [*_own(plan, eval_tasks), *_advantages(plan), *_guard(plan), *sampling_problems(plan)]
-    found += row_problems(plan, tasks, eval_tasks)
+    found += row_problems(plan, tasks, eval_tasks or ())
     found += [*_turns(plan), *trainer_problems(plan)]
     found += [*plan.subject.problems(tasks), *refusals(lambda: plan.subject.rewards)]
     return found + refusals(lambda: plan.subject.limits)
 
 
-def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
+def _own(plan: GrpoPlan, eval_tasks: Sized | None) -> Iterator[str]:
     rewards, signal, turn_reward = plan.rewards, plan.signal, plan.turn_reward
     idle = {
         f"turn_reward={turn_reward!r} needs turns above 1": plan.turns == 1 and turn_reward != "last",
@@ -59,7 +72,7 @@ def _own(plan: GrpoPlan, eval_tasks: Sized) -> Iterator[str]:
     }
     yield from (f"{asked}; it would do nothing" for asked, holds in idle.items() if holds)
     every = plan.eval_steps
-    if every > 0 and not eval_tasks:
+    if every > 0 and eval_tasks is not None and not eval_tasks:
         yield f"eval_steps={every}, but there are no evaluation tasks"
     if every > 0 and plan.num_generations_eval < 1:
         yield (

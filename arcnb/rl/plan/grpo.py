@@ -84,6 +84,7 @@ class GuideOptions:
 class GrpoPlan(Plan):
     """output: the run folder. What `of` does not get has its default."""
 
+    checks: ClassVar[str] = "arcnb.rl.checks.problems:plan_problems"
     subject_name: ClassVar[str] = "arcnb.rl.subject:Subject"
 
     output: Path = Path()

@@ -10,6 +10,7 @@ from arcnb.arc.predictions.stop_rules import ended_early
 from arcnb.arc.predictions.tables import other_versions
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
+from arcnb.plans import refuse
 from arcnb.synth.splits import LeftOut, trainable_tasks
 
 if TYPE_CHECKING:
@@ -20,13 +21,9 @@ _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_c
 
 def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
     """(tasks to train on, tasks to evaluate on). Raises ArcnbError, also where none is left to train on."""
+    refuse(plan.subject.source_problems())
     tasks = load_tasks(plan.tasks)
-    if plan.eval_tasks:
-        eval_tasks = load_tasks(plan.eval_tasks)
-    elif plan.eval_steps:
-        raise ArcnbError('eval_tasks "" names no task set; eval_steps 0 evaluates nothing')
-    else:
-        eval_tasks = tasks.subset([])
+    eval_tasks = load_tasks(plan.eval_tasks) if plan.eval_tasks else tasks.subset([])
     left_out = LeftOut.of(plan.train_on_held_out, eval_tasks if plan.eval_steps else ())
     tasks = trainable_tasks(tasks, left_out)
     if plan.learn_from:

@@ -8,13 +8,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions.prediction_set import PredictionSet, slices
+from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slices
 from arcnb.arc.scores.attempts import RULES
 from arcnb.arc.scores.submission import Submission, create_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.reading import named_errors
+from arcnb.plans import refusals
 from arcnb.search.sampling.conditions import tasks_asked
 from arcnb.search.turns.budget import with_stage
 from arcnb.values import listed
@@ -39,24 +40,27 @@ def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for what
     is no folder, or names that do not fit.
     """
-    paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
-    given = listed(names)
-    if not paths:
-        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
+    paths, given = folders_of(folders), listed(names)
     if given and len(given) != len(paths):
         raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}
     for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
-        if path.is_file():
-            raise ArcnbError(f"prediction set {path} is a file; name the folder that it is in")
-        if not path.is_dir():
-            comma = "; a path with a comma stands in double quotes" if "," in folders else ""
-            raise ArcnbError(f"prediction set {path} does not exist{comma}")
         if name in sets:
             raise ArcnbError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)
     pooled(sets)
     return sets
+
+
+def folders_of(folders: str) -> list[Path]:
+    """The sets' own folders. ArcnbError for none, and for what is no folder."""
+    paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
+    if not paths:
+        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
+    for sentence in (said for path in paths for said in refusals(check_set, path)):
+        comma = "; a path with a comma stands in double quotes"
+        raise ArcnbError(sentence + comma * (sentence.endswith("not exist") and "," in folders))
+    return paths
 
 
 def pooled(names: Iterable[str]) -> dict[str, tuple[str, ...]]:

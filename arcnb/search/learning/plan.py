@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.arc.tasks.task import Task
@@ -88,6 +88,8 @@ class SearchEngine(Engine):
 @dataclass(frozen=True)
 class SearchPlan(Plan):
     """Search alone, search and learn, or both; processes are given it as JSON of its values."""
+
+    checks: ClassVar[str] = "arcnb.search.checks:plan_problems"
 
     tasks: str = option(
         "arc-agi-1/training",

