@@ -17,7 +17,7 @@
 Everything that can be checked without running is checked when the file is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
 from arcnb.lab.runs.named_paths import existing_file
 from arcnb.lab.runs.placeholders import stages_named
@@ -42,6 +43,7 @@ class Stage:
     declared: Declared
     written: dict[str, Any]
     needs: tuple[str, ...]
+    waits: bool  # whether it has an `after:`, for files that other stages leave at places of their own
     job: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -125,7 +127,17 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     job = description.get("job") or {}
     if not isinstance(job, dict):
         raise ArcnbError(f"{where}: `job:` must hold `option: value` lines")
-    return Stage(name, notebook, own, values, tuple(dict.fromkeys([*map(str, after), *needs])), job)
+    every = tuple(dict.fromkeys([*map(str, after), *needs]))
+    return Stage(name, notebook, own, values, every, bool(after), job)
+
+
+def refuse_stages(
+    pipeline: Pipeline, elsewhere: bool = False, tell: Callable[[str], object] = lambda sentence: None
+) -> None:
+    """ArcnbError for what the notebook of a stage refuses (see `refuse_early`), before anything runs."""
+    for name, stage in pipeline.stages.items():
+        where = f"{pipeline.path}, stage {name!r}"
+        refuse_early(stage.notebook, stage.written, where, elsewhere=elsewhere, later=stage.waits, tell=tell)
 
 
 def _notebook(reference: Any, path: Path) -> Path:

@@ -10,7 +10,7 @@ import io
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +90,15 @@ def plan_sweep(
     sets: Sequence[ParameterSet],
     shared: Mapping[str, Any] | None = None,
     dry_run: bool = False,
+    check: Callable[[str, Mapping[str, Any]], object] = lambda member, values: None,
 ) -> Sweep:
     """The sweep's folder with a run for every set: those it has already, and new queued ones. In a dry run
     nothing is made, and the folders of new ones are not there.
 
     `base`: the complete parameters of a run of no set; `sets`: what changes; `shared`: what all sets have
-    and no name needs to tell ("{sweep}" in a text is the sweep's folder). ArcnbError if there is a sweep of
-    that name with another notebook or other values.
+    and no name needs to tell ("{sweep}" in a text is the sweep's folder). check: gets the name and the
+    values of each set that has no run yet, before anything is made. ArcnbError if there is a sweep of that
+    name with another notebook or other values.
     """
     check_name(name)
     folder = sweeps_folder() / name
@@ -106,6 +108,11 @@ def plan_sweep(
     twice = [member for member, n in Counter(member for member, _ in named).items() if n > 1]
     if twice:
         raise ArcnbError(f"two sets of sweep {name!r} would have the same name, {twice[0]}")
+    record = _read(folder)
+    there = record["members"] if record else {}
+    for member, one in named:
+        if member not in there:
+            check(member, fixed | one.values)
     if not dry_run:
         made_folder(folder)
     with nullcontext() if dry_run else locked(folder):

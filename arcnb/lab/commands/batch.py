@@ -1,19 +1,21 @@
 """`arcnb sweep` and `arcnb pipeline`: many runs on this machine."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch import parameter_sets, stages, workers
-from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.pipelines import read_pipeline, refuse_stages
 from arcnb.lab.batch.sweeps import Sweep, plan_sweep
 from arcnb.lab.clusters.jobs import checked_options
 from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.commands.runs import write_report
 from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.notebooks.parameters import Declared, default_values
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.placeholders import with_runs
@@ -97,7 +99,12 @@ def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
         raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
     name = options.name or str(said.content.get("name", "")) or run_name(said.path.stem or path.stem)
     every = [replace(one, values=with_runs(one.values)) for one in parameter_sets.multiplied(sets)]
-    return plan_sweep(name, path, with_runs(base), every, fixed, dry_run)
+    awaited = {"elsewhere": hasattr(options, "on"), "later": bool(getattr(options, "after", None))}
+
+    def check(member: str, values: Mapping[str, Any]) -> None:
+        refuse_early(path, values, f"{path.name}, {member}", **awaited, tell=note)
+
+    return plan_sweep(name, path, with_runs(base), every, fixed, dry_run, check)
 
 
 def _sweep_file(options: argparse.Namespace) -> parameter_sets.SweepFile:
@@ -123,6 +130,7 @@ def pipeline(options: argparse.Namespace) -> int:
     described = read_pipeline(Path(options.file))
     for name, stage in described.stages.items():
         checked_options(stage.job, f"{described.path}, stage {name!r}")  # of which `gpus: 0` counts here, too
+    refuse_stages(described, tell=note)
     if described.about:
         note(described.about)
     if options.dry_run:
@@ -167,7 +175,7 @@ def add_commands(commands: Any) -> None:
     add(
         "--dry-run",
         action="store_true",
-        help="check names, types, ranges and choices of parameters, list the runs, make nothing",
+        help="check the parameters and what they name, list the runs, make nothing",
     )
 
     command = shared.add_command(
@@ -181,4 +189,6 @@ def add_commands(commands: Any) -> None:
     )
     command.add_argument("--report", type=Path, metavar="FILE", help="write an index of the runs at the end")
     command.add_argument("--title", help="of the index")
-    command.add_argument("--dry-run", action="store_true", help="say what would run, and run nothing")
+    command.add_argument(
+        "--dry-run", action="store_true", help="check the stages, say what would run, run nothing"
+    )

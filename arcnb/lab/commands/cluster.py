@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.batch.pipelines import read_pipeline
+from arcnb.lab.batch.pipelines import read_pipeline, refuse_stages
 from arcnb.lab.batch.sweeps import runs_named, take_back
 from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, ClusterJob, checked_options, environment_of, resources_of
@@ -19,6 +19,7 @@ from arcnb.lab.commands import options as shared
 from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
+from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.finding import list_runs
@@ -36,9 +37,9 @@ def submit(options: argparse.Namespace) -> int:
         raise ArcnbError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
     if options.notebook.endswith((".yaml", ".yml")):
         _refuse_for_pipeline(options)
-        return stage_jobs.submit_pipeline(
-            options.on, read_pipeline(Path(options.notebook)), given, options.dry_run, note
-        )
+        pipeline = read_pipeline(Path(options.notebook))
+        refuse_stages(pipeline, elsewhere=True, tell=note)
+        return stage_jobs.submit_pipeline(options.on, pipeline, given, options.dry_run, note)
     if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options, options.dry_run)
@@ -58,6 +59,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.name and not options.again:
         queueing.refuse_taken(name)
     values, _ = shared.complete_values(options, path)
+    refuse_early(path, values, path.name, elsewhere=True, later=bool(options.after), tell=note)
     resources_of(given, "arcnb submit", options.on)
     if options.dry_run:
         run = queueing.foreseen_run(name)
@@ -253,7 +255,7 @@ def add_commands(commands: Any) -> None:
     add("--again", action="store_true", help="let there be a second run of that name")
     add("--resume", metavar="RUN", help="a run or sweep that was stopped: the rest of its work")
     add("--after", action="append", default=[], metavar="JOB", help="Slurm: a job that must end well before")
-    add("--dry-run", action="store_true", help="print the submit files, and send nothing")
+    add("--dry-run", action="store_true", help="check the parameters, print the submit files, send nothing")
     add(
         "--job",
         action="append",

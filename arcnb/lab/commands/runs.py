@@ -15,6 +15,7 @@ from arcnb.lab.commands.options import note, say
 from arcnb.lab.execution import resuming
 from arcnb.lab.execution.usable_home import substitute_home
 from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.notebooks.parameters import default_values, find_parameter, folded
 from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.finding import find_run, list_runs
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
+        refuse_early(path, values, path.name)
         if options.dry_run:
             check_name(options.name or run_name(path.stem))
             return _foreseen(path, values, given, runs_root())
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _foreseen(path: Path, values: dict[str, Any], given: dict[str, Any], folder: Path) -> int:
     """What a dry run says; what is given on the command line or by a profile is marked."""
-    note(f"would run {path} in {folder}; it checks what it is asked for in its first cells")
+    note(f"would run {path} in {folder}; what only machine, model and tasks tell is left to its first cells")
     print(
         cards.aligned([("*" if name in given else "", name, repr(value)) for name, value in values.items()])
     )
@@ -270,7 +272,9 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         return 0
     if manifest["end"] is None:  # it could not be written, which was said above
         return 1
-    why = manifest["error"]["sentence"] + (run_meant(current) if manifest["status"] == "failed" else "")
+    why = manifest["error"]["sentence"]
+    if manifest["status"] == "failed":
+        why += run_meant(manifest["parameters"], why, current.called)
     see = " See" if why.endswith("?") else "; see"
     say(f"{path.name} {manifest['status']} at {why}{see} {current.copy_path}", 1)
     if manifest["status"] == "preempted":
@@ -312,7 +316,7 @@ def add_commands(commands: Any) -> None:
     add(
         "--dry-run",
         action="store_true",
-        help="check names, types, ranges and choices of parameters, print them, make and run nothing",
+        help="check the parameters and what they name, print them, make and run nothing",
     )
 
     command = shared.add_command(

@@ -69,21 +69,24 @@ def _with_runs(text: str, parameter: str) -> str:
     return "".join(pieces)
 
 
-def run_meant(run: Run) -> str:
-    """'; no run is called ...; did you mean ...?' of a run that failed, if its error names something that a
+def run_meant(values: Mapping[str, Any], sentence: str, own: str = "") -> str:
+    """'; no run is called ...; did you mean ...?' if the sentence of an error names something that a
     parameter was given, and that is neither a path nor a run, but nearly one. Whoever takes tasks or an
-    adapter by a name of its own, knows nothing of runs."""
-    manifest = run.manifest
-    names = run_names() - {run.called}
-    for name, value in manifest["parameters"].items():
+    adapter by a name of its own, knows nothing of runs. own: what the run that failed is called."""
+    runs = run_names() - {own}
+    for name, value in values.items():
         if not isinstance(value, str) or name.rpartition(".")[2] not in TAKEN:
             continue
         for piece in pieces(value):
-            near = near_miss(piece, names) if piece and existing(piece) is None else ""
-            named = re.search(rf"(?<![\w./-]){re.escape(piece)}(?![\w/-])", manifest["error"]["sentence"])
-            if near and named and named_exactly(piece) is None:
+            near = near_miss(piece, runs) if piece and existing(piece) is None else ""
+            if near and names(sentence, piece) and named_exactly(piece) is None:
                 return f"; no run is called {piece!r}{near}"
     return ""
+
+
+def names(sentence: str, piece: str) -> bool:
+    """Whether a sentence speaks of this path or name."""
+    return re.search(rf"(?<![\w./-]){re.escape(piece)}(?![\w/-])", sentence) is not None
 
 
 def stages_named(value: Any) -> Iterator[tuple[str, str]]:

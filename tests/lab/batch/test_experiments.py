@@ -13,6 +13,8 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import read_sweep_file
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.batch.workers import Ending
+from arcnb.lab.commands import batch
+from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.notebooks.profiles import read_yaml
 from arcnb.lab.runs.finding import list_runs
 from arcnb.synth.splits import is_held_out
@@ -29,6 +31,8 @@ def test_a_sweep_can_be_queued(path, runs_root, monkeypatch):
         "arcnb.lab.batch.workers.run_queued", lambda runs, *_: queued.extend(runs) or Ending()
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    later = {"later": True}  # scripts and other experiments make some of the files
+    monkeypatch.setattr(batch, "refuse_early", lambda *given, **how: refuse_early(*given, **how | later))
     queued = []
     content = read_sweep_file(path).content
     assert cli.main(["sweep", str(content["notebook"]), "--sets", str(path)]) == 1, "none was run"
