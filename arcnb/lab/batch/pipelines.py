@@ -131,13 +131,11 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     return Stage(name, notebook, own, values, every, bool(after), job)
 
 
-def refuse_stages(
-    pipeline: Pipeline, elsewhere: bool = False, tell: Callable[[str], object] = lambda sentence: None
-) -> None:
+def refuse_stages(pipeline: Pipeline, tell: Callable[[str], object], elsewhere: bool = False) -> None:
     """ArcnbError for what the notebook of a stage refuses (see `refuse_early`), before anything runs."""
     for name, stage in pipeline.stages.items():
         where = f"{pipeline.path}, stage {name!r}"
-        refuse_early(stage.notebook, stage.written, where, elsewhere=elsewhere, later=stage.waits, tell=tell)
+        refuse_early(stage.notebook, stage.written, where, tell, elsewhere, stage.waits)
 
 
 def _notebook(reference: Any, path: Path) -> Path:

@@ -102,7 +102,7 @@ def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
     awaited = {"elsewhere": hasattr(options, "on"), "later": bool(getattr(options, "after", None))}
 
     def check(member: str, values: Mapping[str, Any]) -> None:
-        refuse_early(path, values, f"{path.name}, {member}", **awaited, tell=note)
+        refuse_early(path, values, f"{path.name}, {member}", note, **awaited)
 
     return plan_sweep(name, path, with_runs(base), every, fixed, dry_run, check)
 
@@ -130,7 +130,7 @@ def pipeline(options: argparse.Namespace) -> int:
     described = read_pipeline(Path(options.file))
     for name, stage in described.stages.items():
         checked_options(stage.job, f"{described.path}, stage {name!r}")  # of which `gpus: 0` counts here, too
-    refuse_stages(described, tell=note)
+    refuse_stages(described, note)
     if described.about:
         note(described.about)
     if options.dry_run:

@@ -38,7 +38,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.notebook.endswith((".yaml", ".yml")):
         _refuse_for_pipeline(options)
         pipeline = read_pipeline(Path(options.notebook))
-        refuse_stages(pipeline, elsewhere=True, tell=note)
+        refuse_stages(pipeline, note, elsewhere=True)
         return stage_jobs.submit_pipeline(options.on, pipeline, given, options.dry_run, note)
     if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
@@ -59,7 +59,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.name and not options.again:
         queueing.refuse_taken(name)
     values, _ = shared.complete_values(options, path)
-    refuse_early(path, values, path.name, elsewhere=True, later=bool(options.after), tell=note)
+    refuse_early(path, values, path.name, note, elsewhere=True, later=bool(options.after))
     resources_of(given, "arcnb submit", options.on)
     if options.dry_run:
         run = queueing.foreseen_run(name)

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         if options.name and not options.again:
             queueing.refuse_taken(options.name)
         values = default_values(declared[path.stem]) | given
-        refuse_early(path, values, path.name)
+        refuse_early(path, values, path.name, note)
         if options.dry_run:
             check_name(options.name or run_name(path.stem))
             return _foreseen(path, values, given, runs_root())

@@ -3,7 +3,8 @@ whatever starts or queues a run.
 
 The cell tagged `checks` asks whether the parameters go together, and whether what they name is there. It
 loads no model and reads no tasks. Here its statements are carried out one by one, with the imports that they
-need and a run that has no folder. One that fails in another way than by refusing is left to the notebook.
+need and a run that has no folder. One that fails in another way than by refusing is told and left to the
+notebook, unless a refusal before, or a value that is still to come, explains it.
 """
 
 import ast
@@ -39,10 +40,9 @@ def refuse_early(
     notebook: Path,
     values: Mapping[str, Any],
     where: str,
-    *,
+    tell: Callable[[str], object],
     elsewhere: bool = False,
     later: bool = False,
-    tell: Callable[[str], object] = lambda sentence: None,
 ) -> None:
     """ArcnbError, opened by `where`, with all that the notebook's checks refuse of these values (flat).
 
@@ -53,8 +53,9 @@ def refuse_early(
     texts = [value for value in values.values() if isinstance(value, str)]
     missing = {piece for text in texts for piece in pieces(text) if "/" in piece and existing(piece) is None}
     allowed = [piece for piece in missing if later or (elsewhere and piece.startswith("/"))]
-    refused = []
-    for sentence in dict.fromkeys(_refusals(notebook, values)):
+    refused, failed = [], []
+    sentences = dict.fromkeys(_refusals(notebook, values, failed))
+    for sentence in sentences:
         if REFERENCE.search(sentence):
             continue
         if any(names(sentence, piece) for piece in allowed):
@@ -63,10 +64,13 @@ def refuse_early(
             refused.append(sentence + run_meant(values, sentence))
     if refused:
         raise ArcnbError(f"{where}: " + ";\n".join(refused))
+    if failed and not sentences and not any(map(REFERENCE.search, texts)):
+        tell(f"arcnb: {where}: not all checks could be made here ({failed[0]}); the notebook makes them")
 
 
-def _refusals(path: Path, values: Mapping[str, Any]) -> Iterator[str]:
-    """The sentences that the cell's statements end with; none of a notebook without such a cell."""
+def _refusals(path: Path, values: Mapping[str, Any], failed: list[str]) -> Iterator[str]:
+    """The sentences that the cell's statements end with; none of a notebook without such a cell. failed:
+    gets the errors of statements that end in another way."""
     notebook = read_notebook(path)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     tagged = [number for number, cell in enumerate(code) if TAG in cell.metadata.get("tags", [])]
@@ -85,8 +89,8 @@ def _refusals(path: Path, values: Mapping[str, Any]) -> Iterator[str]:
                 exec(module, known)
         except ArcnbError as error:
             yield from str(error).split(";\n")
-        except Exception:  # of a reference in the place of a number, or a name that was refused before
-            continue
+        except Exception as error:
+            failed.append(f"{type(error).__name__}: {error}")
 
 
 def _statements(source: str) -> list[ast.stmt]:

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from arcnb.lab import cli
-from arcnb.lab.runs.run import list_runs
+from arcnb.lab.runs.finding import list_runs
 from tests.paths import NOTEBOOKS
 
 PARAMETERS = (
@@ -122,6 +122,22 @@ def test_a_dry_run_refuses_what_the_notebook_would(said, monkeypatch, tmp_path, 
 def stem(number):
     (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
     return path.stem
+
+
+def test_the_checks_of_all_notebooks_can_be_made_without_a_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in sorted(NOTEBOOKS.glob("0*.ipynb")):
+        cli.main(["run", str(path), "--dry-run"])
+        assert "not all checks could be made" not in capsys.readouterr().err
+
+
+def test_a_check_that_cannot_be_made_here_is_said(small, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    content = nbformat.read(small, as_version=4)
+    content.cells[-2].source += "\nrun.path.read_bytes()"
+    nbformat.write(content, small)
+    assert cli.main(["run", str(small), "--dry-run"]) == 0
+    assert "not all checks could be made here (FileNotFoundError: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
