@@ -90,6 +90,12 @@ def test_fine_tuning_learns_from_them_but_from_reserved_ones(whole):
     assert unknown_keys(whole) == []
 
 
+def test_the_page_says_what_a_gpu_would_need(whole):
+    (page,) = whole.glob("02_sft*.ipynb")
+    text = page.read_text()
+    assert all(f">{what}</td>" in text for what in ("activations", "optimizer", "needed", "room"))
+
+
 # test_grpo.py stops and resumes a notebook, tests/models/sft/test_training.py this training without one.
 @pytest.mark.repetition
 @pytest.mark.long("whole notebooks, each in a kernel of its own")

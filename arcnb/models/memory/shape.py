@@ -82,13 +82,15 @@ class Shape:
         """Bytes of keys and values a token, 16 bit."""
         return 2 * 2 * self.layers * self.kv_heads * self.head
 
-    def kept_per_token(self, trained: Sequence[str] | None = None, checkpointing: bool = False) -> int:
+    def kept_per_token(
+        self, trained: Sequence[str] | None = None, checkpointing: bool = False, float32: bool = False
+    ) -> int:
         """Estimated bytes that one padded token keeps between forward and backward pass, in bfloat16.
 
         trained: names of the matrices that learn, by a LoRA or whole (None: all). Each keeps its input, and
         those with the same input keep one (on a GPU; copies of their own are spared by
-        `arcnb.models.lora.precision`). The weights, the logits and the CUDA context (about 1 GB together for
-        135M parameters) come on top.
+        `arcnb.models.lora.precision`). float32: all weights are, and learn, under autocast. The weights, the
+        logits and the CUDA context (about 1 GB together for 135M parameters) come on top.
         """
         queries, keys = self.head * self.heads, self.head * self.kv_heads
         # norms 8 (float32), queries and attention's output, keys and values, gate, its activation, and up
@@ -98,8 +100,18 @@ class Shape:
         names = {path.rpartition(".")[2] for path in trained or self._matrices}
         names = {same_input.get(name, name) for name in names}
         layer += sum(2 * {"o_proj": 0, "down_proj": self.inner}.get(name, self.hidden) for name in names)
+        # Between the matrices all is float32 then, and the weights of the norms keep their inputs, too.
+        layer += 14 * self.hidden if float32 else 0
         # Recomputing keeps the layers' inputs and the one layer that is at work.
-        return 2 * self.hidden * self.layers + layer if checkpointing else layer * (self.layers + 1)
+        inputs = (4 if float32 else 2) * self.hidden * self.layers
+        return inputs + layer if checkpointing else layer * (self.layers + 1)
+
+    def kept_by_packing(self, length: int, checkpointing: bool = False) -> int:
+        """Bytes that a packed row of so many tokens keeps besides, since its rows are blind to each other: in
+        each layer a mask, and keys and values once for every head."""
+        layer = 2 * length**2 + 4 * self.head * (self.heads - self.kv_heads) * length
+        # Layers are computed again from one mask of a byte each, which waits.
+        return length**2 + layer if checkpointing else layer * self.layers
 
 
 def shape_of(model: str, folder: Path | None = None) -> Shape:

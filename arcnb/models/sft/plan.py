@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from arcnb.arc.encodings import encoding_option
+from arcnb.errors import ArcnbError
+from arcnb.machine.gpus import visible_gpus
 from arcnb.machine.reading import read_object
-from arcnb.models.lora.compatibility import check_targets, weights_digest
+from arcnb.models.lora.compatibility import adapter_rank, adapter_settings, check_targets, weights_digest
 from arcnb.models.lora.options import Lora
+from arcnb.models.memory.fitting import weight_bytes
+from arcnb.models.memory.shape import Shape, shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate, memory_of_a_gpu
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import name_problems, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import LOCAL_BACKENDS
@@ -25,6 +30,9 @@ from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
 from arcnb.plans import Library, Plan, Settings, branch, library, option, refusals
 from arcnb.values import COUNT, NOT_NEGATIVE, POSITIVE, SEED, KeysOf
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PLAN = "plan.json"  # beside the checkpoints: the settings that they are of
 
@@ -69,6 +77,13 @@ SFT_CONFIG = Library(
         "lr_scheduler_type": KeysOf("arcnb.machine.library_source:schedules"),
     },
     free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
+)
+
+# They save memory that the estimate counts, so nothing is refused with them.
+SAVING = ("activation_offloading", "auto_find_batch_size", "deepspeed", "fsdp", "optim", "use_liger_kernel")
+REMEDY = (
+    "lower per_device_train_batch_size and raise gradient_accumulation_steps, set "
+    "gradient_checkpointing=True, or lower max_length"
 )
 
 
@@ -134,6 +149,9 @@ class SftPlan(Plan):
         free=True,
         within=LOCAL_BACKENDS,
     )
+    gpu_memory_gib: float = option(
+        0.0, "memory of a GPU, for the estimate before a start; 0: of those here, or 80", "GiB", free=True
+    )
     workers: int = option(2, "processes that make rows while the training runs", free=True, within=COUNT)
     seed: int = option(0, "rows, order and initial weights derive from it", within=SEED)
     trl: Settings = library(SFT_CONFIG)
@@ -161,6 +179,37 @@ class SftPlan(Plan):
     def identity(self) -> dict[str, Any]:
         """The options that a resumed run must share, and the weights behind `model`."""
         return super().identity() | {"model_sha256": weights_digest(resolve_model(self.model).folder)}
+
+    @property
+    def layout(self) -> Layout:
+        """What a GPU holds, with rows of max_length. The head is TRL's, which makes no whole logits unless
+        labels are smoothed."""
+        model = resolve_model(self.model)
+        rank, trained = self.lora.r, self.lora.target_modules
+        if adapter := resolve_adapter(self.adapter, model):
+            rank, trained = adapter_rank(adapter), adapter_settings(adapter).get("target_modules")
+        quantized = read_object(model.folder / "config.json").get("quantization_config")
+        return Layout(
+            processes=self.num_processes,
+            zero3=False,
+            rank=0 if self.full else rank,
+            batch=self.trl["per_device_train_batch_size"],
+            prompt=0,
+            completion=self.max_length,
+            context=self.max_length,
+            checkpointing=self.trl["gradient_checkpointing"],
+            trained=tuple(trained) if isinstance(trained, list) and not self.full else None,
+            fused_head=not self.trl.get("label_smoothing_factor"),
+            packed=self.packing,
+            quantized=weight_bytes(model.folder) if quantized else None,
+        )
+
+    def needed_memory(self) -> pd.DataFrame:
+        """The estimate of a GPU's memory as a table, GiB; empty where the model's sizes are not known."""
+        import pandas as pd
+
+        shape, room = _shape(self), memory_of_a_gpu(self.gpu_memory_gib)
+        return pd.DataFrame() if shape is None else estimate(shape, self.layout, room)
 
     def row_plan(self, steps: int) -> RowPlan:
         """What becomes of the rows that so many steps take."""
@@ -215,15 +264,31 @@ def _model(plan: SftPlan, output: Path | None) -> Iterator[str]:
     if found:
         return
     model = resolve_model(plan.model)
-    yield from refusals(resolve_adapter, plan.adapter, model)
+    yield from (adapter_problems := refusals(resolve_adapter, plan.adapter, model))
     if not (plan.full or plan.adapter):
         yield from refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
+    if not adapter_problems:
+        yield from refusals(_check_memory, plan)
     if not plan.sft_conversations and not refusals(prompt_format, plan.template, plan.encoding):
         yield from refusals(
             check_max_length, model, plan.max_length, prompt_format(plan.template, plan.encoding)
         )
     if output is not None:
         yield from refusals(resumed_from, plan, output, lambda sentence: None)
+
+
+def _check_memory(plan: SftPlan) -> None:
+    """ArcnbError where the training cannot fit the GPUs here, or those that the plan names."""
+    asked, shape = plan.gpu_memory_gib, _shape(plan)
+    if shape is not None and (asked or visible_gpus()) and not any(map(plan.trl.get, SAVING)):
+        check_fit(plan.model, shape, plan.layout, memory_of_a_gpu(asked), REMEDY)
+
+
+def _shape(plan: SftPlan) -> Shape | None:
+    try:
+        return shape_of(plan.model, resolve_model(plan.model).folder)
+    except ArcnbError:
+        return None
 
 
 def resumed_from(plan: SftPlan, output: Path, announce: Callable[[str], Any] = print) -> Path | None:

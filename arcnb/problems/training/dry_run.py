@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.errors import ArcnbError
-from arcnb.machine.gpus import visible_gpus
 from arcnb.models.embedded import embedded_model
-from arcnb.models.memory.shape import GIB, shape_of
-from arcnb.models.memory.training import Layout, check_fit, estimate
+from arcnb.models.memory.shape import shape_of
+from arcnb.models.memory.training import Layout, check_fit, estimate, memory_of_a_gpu
 from arcnb.models.registry import ModelPath, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.processes import command_line
 from arcnb.plans import refusals, refuse
@@ -25,8 +24,6 @@ from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, SHARE_OF_SERVER
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ASSUMED_GIB = 80.0  # an H100 or A100, where nobody says otherwise and no GPU is seen
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,7 @@ def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence
 
 
 def _memory(plan: ProblemPlan, folder: Path, layout: Layout) -> pd.DataFrame:
-    gpus = visible_gpus()
-    room = plan.gpu_memory_gib or (min(gpu.total for gpu in gpus) / GIB if gpus else ASSUMED_GIB)
+    room = memory_of_a_gpu(plan.gpu_memory_gib)
     try:
         shape = shape_of(plan.model, folder)
     except ArcnbError:
