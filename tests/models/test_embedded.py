@@ -136,7 +136,7 @@ def test_processes_that_race_share_one_whole_folder(tmp_path, without_lock):
     ]
     for process in processes:
         process.start()
-    folders = {queue.get(timeout=30) for _ in processes}
+    folders = {queue.get(timeout=120) for _ in processes}
     for process in processes:
         process.join(30)
         assert process.exitcode == 0

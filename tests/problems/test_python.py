@@ -397,17 +397,17 @@ BLOCK = f"```python\n{PROGRAM}\n```"
 
 
 def test_a_fence_that_never_ends_costs_little(languages):
-    began = time.monotonic()
+    began = time.process_time()
     last_block("```" + "a" * 90_000 + "`", False, bool)
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("again", ["</reasoning>\n<answer>", "<reasoning></reasoning>\n<answer></answer>\n"])
 def test_tags_that_repeat_without_end_cost_little(languages, again):
-    began = time.monotonic()
+    began = time.process_time()
     text = "<reasoning>" + again * (100_000 // len(again)) + BLOCK
     assert not read_answer(text, problem(), languages["python"], "reasoning").strict
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A scripted interpreter stands for q where processes are tested, transcripts writ
 words are. Tests that need q itself are at the end and are skipped without one.
 """
 
+import contextlib
 import json
 import platform
 import time
@@ -25,6 +26,7 @@ from arcnb.problems.sets.problem import Problem
 from arcnb.problems.training.solutions import check_solutions
 from arcnb.programs.executor.limits import Limits
 from arcnb.programs.sandbox.landlock import abi_version
+from tests.lab.watching import wait_for
 from tests.problems.problem_examples import scripted
 
 TRANSCRIPTS = json.loads(Path(__file__).with_name("q_transcripts.json").read_text())
@@ -186,12 +188,12 @@ def test_a_port_cannot_be_opened_where_it_may_connect():
 
 def test_a_port_that_was_opened_all_the_same_ends_the_program(tmp_path):
     interpreter = scripted(confine=False, environment={"SEEN": str(tmp_path / "seen")})
-    language = QLanguage(interpreter, Limits(seconds=20.0), workers=1)
+    language = QLanguage(interpreter, Limits(seconds=200.0), workers=1)
     began = time.monotonic()
     first, _ = ask(language, RIGHT + "/ does port\n")
     assert (tmp_path / "seen").exists()
     assert (first.status, first.error_message) == ("unsafe", "the program opened a port")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 50, "the program waits for 60 s"
 
 
 def test_what_a_program_started_ends_with_it(tmp_path):
@@ -201,14 +203,14 @@ def test_what_a_program_started_ends_with_it(tmp_path):
     )
     ask(language, RIGHT + "/ does child\n/ does never at double[3]\n")
     (made,) = tmp_path.glob("seen-*")
-    pid = int(made.name.split("-")[1])
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < deadline:
-        if b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            break
-        time.sleep(0.05)
-    else:
-        assert not Path(f"/proc/{pid}").exists()
+    command = Path(f"/proc/{made.name.split('-')[1]}/cmdline")
+
+    def ended():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return b"sleep" not in command.read_bytes()
+        return True
+
+    wait_for(ended)
 
 
 @pytest.mark.skipif(not abi_version(), reason="no Landlock on this kernel")

@@ -104,9 +104,9 @@ def test_a_program_that_does_not_parse_gets_one_hint(program):
 
 
 def test_chains_of_attributes_cost_little():
-    began = time.monotonic()
+    began = time.process_time()
     assert "syntax" not in {hint.rule for hint in static_checks(("x = a" + ".b" * 900 + "\n") * 54)}
-    assert time.monotonic() - began < 4
+    assert time.process_time() - began < 4
 
 
 def test_every_rule_is_exercised_above():

@@ -202,25 +202,25 @@ def test_texts_without_program(text):
     ids=lambda body: body[:6],
 )
 def test_hostile_text_costs_little_and_raises_nothing_else(body):
-    began = time.monotonic()
+    began = time.process_time()
     text = f"def transform(g):\n    return g\n{body}"
     for completion in (f"```python\n{text}\n```", text, f"```python\n{text}", f"```\n{text}\n```\n" * 3):
         extract_program(completion, truncated=True)
     with contextlib.suppress(ProgramSyntaxError):
         parse_program(text)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("opening", ["", "```python\n", "```python\ndef transform(g): return g\n```\n"])
 def test_blanks_without_end_cost_little(opening):
-    began = time.monotonic()
+    began = time.process_time()
     extract_program(opening + " " * 90_000)
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_thousands_of_fences_cost_little():
-    began = time.monotonic()
+    began = time.process_time()
     extract_program("```python\ndef transform(g)\n```\n" * 5_000)
     extract_program("```" * 20_000)
     extract_program("````~~~pythoné" * 20_000)  # on one line
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5

@@ -428,9 +428,9 @@ def test_output_of_a_running_cell_is_on_disk_before_it_ends(notebook, start, run
 def test_streams_are_kept_as_a_terminal_shows_them_and_long_lines_cost_nothing(notebook):
     loop = "for i in range(5):\n    print(f'\\r{i}/5', end='', flush=True); time.sleep(0.3)\nprint()"
     path = notebook(f"import sys, time\n{loop}", "print('x' * 300_000)\nprint('err', file=sys.stderr)")
-    began = time.monotonic()
+    began = time.process_time()
     assert cli.main(["run", str(path)]) == 0
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 10
     first, second = nbformat.read(only_run().copy_path, as_version=4).cells[-2:]
     assert [output.text for output in first.outputs] == ["4/5\n"]
     assert {output.name: len(output.text) for output in second.outputs} == {"stdout": 300_001, "stderr": 4}

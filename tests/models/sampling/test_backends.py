@@ -606,10 +606,10 @@ def test_leaving_early_does_not_wait_for_slow_servers(make_server, small_model):
             [Request([9] * 5, n=1, seed=i, key=i) for i in range(9)], Sampling(max_tokens=2)
         )
         next(stream)
-        server.delay = 15
+        server.delay = 100
         start = time.monotonic()
         stream.close()
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 50
 
 
 def test_server_without_token_ids_still_counts_tokens(make_server, small_model):

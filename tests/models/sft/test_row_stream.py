@@ -312,11 +312,8 @@ def maker_of(folder):
 
 
 def wait_for_the_end(group):
-    """Of all processes of a group; 20 seconds are given."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and members(group):
-        time.sleep(0.1)
-    assert not members(group)
+    """Of all processes of a group."""
+    wait_for(lambda: not members(group))
 
 
 def members(group: int) -> list[int]:

@@ -54,7 +54,8 @@ def test_there_are_at_least_sixty_attacks():
 def test_promise(verdicts, promise):
     execution = verdicts[promise]
     assert execution.status in ATTACKS[promise][1], execution
-    assert execution.seconds < 4  # one second; the rest is for a machine that is busy elsewhere
+    assert execution.cpu_seconds < 4
+    assert execution.seconds < 30  # by the clock; the rest is for a machine that is busy elsewhere
     for output in execution.outputs or ():
         assert output.tolist() != [[7]], "the attack got what it wanted"
     assert len(execution.error_message or "") <= 300

@@ -22,6 +22,7 @@ from arcnb.programs.sandbox import seccomp
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3))
 TIGHT = Limits(seconds=0.3, seconds_per_input=0.2, memory_mb=128, output_mb=0.5)
 ROOMY = Limits(seconds=30, seconds_per_input=30)
+BUSY = 30  # seconds by the clock; a program has less than one, and its server may wait for a processor
 ROUND = 60  # hostile programs, and as many honest ones
 HONEST = "import numpy as np\nfrom common import *\ndef transform(grid):\n    return np.rot90(grid) * (Color.RED == 2)\n# {}"
 
@@ -146,7 +147,8 @@ def check(execution) -> None:
         return
     told = f"{execution}\n{hostile(execution.key)}"
     assert execution.status in STATUSES, told
-    assert execution.seconds < TIGHT.seconds + 2, told
+    assert execution.cpu_seconds < TIGHT.seconds + 2, told
+    assert execution.seconds < BUSY, told
     for text in (execution.error_type, execution.error_message):
         assert (text or "").replace("\n", "").replace("\t", "").isprintable(), told
     if execution.status == "ok":

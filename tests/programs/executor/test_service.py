@@ -83,8 +83,8 @@ def test_answers_come_in_the_order_of_the_jobs(executor):
 
 
 def test_answers_come_as_they_are_ready_when_order_is_not_asked(executor):
-    slow = "import time\ndef transform(grid):\n    time.sleep(0.3)\n    return [[0] * 6]"
-    jobs = [Job(slow, GRIDS, key=-1)] + [Job(program(n), GRIDS, key=n) for n in range(1000, 1040)]
+    slow = "import time\ndef transform(grid):\n    time.sleep(2)\n    return [[0] * 6]"
+    jobs = [Job(slow, GRIDS[:1], key=-1)] + [Job(program(n), GRIDS, key=n) for n in range(1000, 1040)]
     keys = [execution.key for execution in executor.run(jobs, ordered=False)]
     assert sorted(keys) == sorted(job.key for job in jobs)
     assert keys[0] != -1
@@ -148,13 +148,21 @@ def test_whole_floats_are_integers(executor):
 
 # ---------------------------------------------------------------- limits
 
+BUSY = 30  # seconds by the clock that a machine busy elsewhere may take for what takes a fraction of one
+
+
+def late(what: str, limit: float) -> tuple[str, str]:
+    """What is said of a program that is late: where it had a processor, and where others had them."""
+    return f"{what} took longer than {limit:g} s", f"{what} took longer than {3 * limit:g} s by the clock"
+
 
 def test_a_fraction_of_a_second_is_a_limit_for_one_input(executor):
     source = "def transform(grid):\n    while grid[0, 0] == 0: pass"
-    execution = executor.submit(Job(source, GRIDS, Limits(seconds=5, seconds_per_input=0.25))).result()
+    execution = executor.submit(Job(source, GRIDS, Limits(seconds=60, seconds_per_input=0.25))).result()
     assert execution.status == "timeout"
-    assert 0.25 <= execution.seconds < 3.0
-    assert "input 1 of 2" in execution.error_message
+    assert execution.seconds >= 0.25
+    assert execution.cpu_seconds < 3.0
+    assert execution.error_message in late("input 1 of 2", 0.25)
 
 
 def test_milliseconds_are_a_limit_for_one_input():
@@ -166,12 +174,13 @@ def test_milliseconds_are_a_limit_for_one_input():
 
 
 def test_a_fraction_of_a_second_is_a_limit_for_all_inputs(executor):
-    source = "import time\ndef transform(grid):\n    end = time.process_time() + 0.2\n"
+    source = "import time\ndef transform(grid):\n    end = time.process_time() + 0.05\n"
     source += "    while time.process_time() < end: pass\n    return grid"
-    execution = executor.submit(Job(source, GRIDS * 4, Limits(seconds=0.7, seconds_per_input=0.5))).result()
+    execution = executor.submit(Job(source, GRIDS * 20, Limits(seconds=0.7, seconds_per_input=0.6))).result()
     assert execution.status == "timeout"
-    assert 0.7 <= execution.cpu_seconds < 1.2
-    assert execution.error_message == "the program took longer than 0.7 s"
+    assert execution.seconds >= 0.7
+    assert execution.cpu_seconds < 1.2
+    assert execution.error_message in late("the program", 0.7)
 
 
 @pytest.mark.parametrize(("seconds", "what"), [(5.0, "input 1 of 2"), (0.1, "the program")])
@@ -210,15 +219,16 @@ CLOSING = "import os, time\ndef transform(grid):\n    os.close(3)\n    {}\n# {}"
     "going_on", ["while True: pass", "time.sleep(60)", "open('/dev/null')\n    return grid"]
 )
 def test_a_program_that_closes_its_pipe_is_a_crash_within_its_own_limit(executor, going_on):
-    limits = Limits(seconds=0.2, seconds_per_input=0.2)
+    limits = Limits(seconds=60, seconds_per_input=60)
     execution = executor.submit(Job(CLOSING.format(going_on, 0), GRIDS, limits)).result()
     assert execution.status == "crashed"
-    assert execution.seconds < 1.2  # the rest is for a machine that is busy elsewhere
+    assert execution.cpu_seconds < 1.2
+    assert execution.seconds < BUSY
 
 
 def test_programs_that_close_their_pipes_hold_up_no_honest_one():
     """What twenty of them cost is what twenty endless loops cost that are stopped when patience ends."""
-    limits = Limits(seconds=20, seconds_per_input=20)
+    limits = Limits(seconds=200, seconds_per_input=200)
     with Executor(workers=1, limits=limits) as executor:
         answer(executor.submit(Job(program(1), GRIDS)).result())
         going_on = ["while True: pass", "time.sleep(60)"]
@@ -232,7 +242,7 @@ def test_programs_that_close_their_pipes_hold_up_no_honest_one():
             else:
                 assert (execution.status, execution.error_type) == ("crashed", "ClosedPipe")
     assert set(keys[20:]) == {"closing"}
-    assert last < 20 * 0.2 + 5  # a fortieth of what their limits allow; patience ends after 0.05 s
+    assert last < 20 * 5  # a fortieth of what their limits allow; patience ends after 0.05 s
 
 
 @pytest.mark.parametrize("name", ["seconds", "seconds_per_input", "memory_mb", "output_mb"])
@@ -417,7 +427,7 @@ def test_a_job_that_comes_while_the_executor_closes_is_answered():
     executor._service._inbox = Inbox()
     late = executor.submit(Job(program(2), GRIDS))
     with pytest.raises(CancelledError):
-        late.result(timeout=10)
+        late.result(timeout=60)
     closing.join()
 
 
@@ -634,7 +644,7 @@ def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import no_such_module")
     executor = Executor(workers=1)
     with pytest.raises(ArcnbError, match=r"cannot start .*: ModuleNotFoundError: No .* 'no_such_module'$"):
-        executor.submit(Job(program(1), GRIDS)).result(timeout=30)
+        executor.submit(Job(program(1), GRIDS)).result(timeout=120)
     executor.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from arcnb.programs import wire
 from arcnb.programs.sandbox import time_limits
-from arcnb.programs.sandbox.time_limits import SLOW, ProgressPage, Watch
+from arcnb.programs.sandbox.time_limits import EXIT_SECONDS, SLOW, ProgressPage, Watch
 
 ORDERS = wire.Orders(wire.ALONE, False, 1, 2.0, 0.5, 0.0, 0.0, 64, 1000, 0)  # 2 s, half a second an input
 NAN = float("nan")
@@ -16,7 +16,8 @@ NAN = float("nan")
 def clocks(monkeypatch):
     """What the clock says, and the processor time of the program."""
     now = SimpleNamespace(clock=100.0, used=0.0)
-    monkeypatch.setattr(time_limits, "time", SimpleNamespace(monotonic=lambda: now.clock))
+    sleep = lambda seconds: vars(now).update(clock=now.clock + seconds)  # noqa: E731
+    monkeypatch.setattr(time_limits, "time", SimpleNamespace(monotonic=lambda: now.clock, sleep=sleep))
     monkeypatch.setattr(time_limits, "processor_time", lambda pid: now.used)
     monkeypatch.setattr(time_limits, "_monotonic", lambda: now.clock)  # the child's
     monkeypatch.setattr(time_limits, "_process_time", lambda: now.used)
@@ -93,3 +94,13 @@ def test_patience_ends_before_a_limit(clocks):
     assert watch.look(1) == (pytest.approx(0.001), None)
     clocks.clock += 0.001
     assert watch.look(1)[1] == SLOW
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_child_that_closes_its_pipe_and_goes_on_is_waited_for_a_moment(clocks, monkeypatch, works):
+    began = clocks.clock
+    monkeypatch.setattr(time_limits.os, "waitid", lambda *given: None)  # it has not ended
+    monkeypatch.setattr(time_limits, "processor_time", lambda pid: works * (clocks.clock - began))
+    status, kind, _ = begun().after_closed_pipe(1)
+    assert (status, kind) == ("crashed", "ClosedPipe")
+    assert clocks.clock - began < (0.01 if works else EXIT_SECONDS + 0.01)

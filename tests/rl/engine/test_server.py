@@ -183,7 +183,7 @@ def answers(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

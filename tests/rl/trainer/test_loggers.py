@@ -70,7 +70,7 @@ def wandb(monkeypatch, wandb_service):
 def received_by_wandb(folder):
     """(project, name, {name: values of the steps}) of the one run that wandb kept in a folder"""
     (kept,) = folder.rglob("run-*.wandb")
-    records, until = [], time.monotonic() + 20
+    records, until = [], time.monotonic() + 120
     while not any(one.HasField("exit") for one in records):  # wandb.finish() may come back before it stands
         assert time.monotonic() < until, f"{kept} has no end"
         time.sleep(0.05)
