@@ -20,6 +20,7 @@ from arcnb.lab import opening, plots
 from arcnb.lab.explorer.live import Explorer
 from arcnb.lab.pages.export import export_run, notebook_page
 from arcnb.lab.pages.index import write_index
+from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run, new_run
 from arcnb.search.comparing.showcase import highlights
 from tests.paths import tooling
@@ -41,6 +42,14 @@ return [...document.querySelectorAll('main *')].filter((e) => getComputedStyle(e
 NARROW = """
 return [...document.querySelectorAll('td, th')].filter((e) => e.clientWidth &&
   e.textContent.trim().length > 8 && e.getBoundingClientRect().width < 40).map((e) => e.textContent);"""
+# Numbers, words and badges in tables that take more than one line.
+BROKEN = """
+const broken = (e) => { const all = document.createRange(); all.selectNodeContents(e);
+  const boxes = [...all.getClientRects()];
+  return Math.max(...boxes.map((box) => box.top)) >= Math.min(...boxes.map((box) => box.bottom)); };
+const cells = 'table.dataframe td, table.dataframe .arcnb-badge, table.rows td';
+return [...document.querySelectorAll(cells)].filter((e) =>
+  e.clientWidth && /^\\S{1,20}$/.test(e.textContent.trim()) && broken(e)).map((e) => e.textContent);"""
 
 
 def answered(task, folder):
@@ -74,6 +83,9 @@ def pages(tmp_path_factory):
     )
     shown = [wide, tall, tasks[0], highlights(tasks, predictions), plots.pass_at_k(curve)]
     htmls = [one._repr_html_() for one in shown[:4]]
+    prose = "a sentence of several words " * 20
+    row = f"<tr><td>{cards.badge('running')}</td><td>16.7 s</td><td>{prose}</td><td>0.026230</td></tr>"
+    htmls.append(f'<table class="dataframe">{row}</table>')
     htmls.append(Explorer(tasks, predictions)._repr_mimebundle_()["text/html"])
     long = "a line without an end " * 40 + "and_a_word_without_an_end" * 20
     cells = [new_markdown_cell("# 06 · Evaluate\nThe purpose of it."), new_markdown_cell("## One\nText.")]
@@ -108,6 +120,7 @@ def test_nothing_reaches_over_the_side_of_the_window(browser, pages, which, widt
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run(OUTSIDE) == []
     assert browser.run(NARROW) == []
+    assert browser.run(BROKEN) == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -27,7 +27,7 @@ def test_models_and_adapters_of_the_machine_are_listed(old_run):
     (trained.path / "adapter").mkdir()
     (trained.path / "adapter" / "weights").write_bytes(b"0" * 2000)
     trained.record({}, artifacts=["adapter"])
-    table = launcher.models().set_index("parameter")
+    table = launcher.models()
     assert set(table.loc["default", "what"]) == {"model", "adapter"}
     assert table.loc[str(trained.path / "adapter"), "size"] == "2 kB"
 
@@ -36,9 +36,18 @@ def test_task_sets_are_the_sources_and_what_runs_wrote():
     made = new_run("data")
     (made.path / "tasks.parquet").write_bytes(b"")
     made.record({"tasks": 7}, artifacts=["tasks.parquet"])
-    table = launcher.task_sets().set_index("parameter")
+    table = launcher.task_sets()
     assert table.loc["arc-agi-1/training", "tasks"] == 400
     assert table.loc[str(made.path / "tasks.parquet"), "tasks"] == 7
+
+
+def test_a_path_to_copy_is_shown_whole_however_long_it_is():
+    made = new_run("a-set-of-tasks-with-a-name-that-says-much-about-it")
+    (made.path / "tasks.parquet").write_bytes(b"")
+    (made.path / "adapter").mkdir()
+    made.record({"tasks": 7}, artifacts=["tasks.parquet", "adapter"])
+    assert f"<th>{made.path / 'tasks.parquet'}</th>" in launcher.task_sets()._repr_html_()
+    assert f"<th>{made.path / 'adapter'}</th>" in launcher.models()._repr_html_()
 
 
 def test_the_last_runs_lead_to_their_pages_newest_first(old_run, monkeypatch, tmp_path):

@@ -25,7 +25,7 @@ _RECENT = 60  # runs that are looked through for what they left
 
 
 def models() -> pd.DataFrame:
-    """Models and adapters on this machine: what to write as a parameter, where it is, its size."""
+    """Models and adapters on this machine: by what to write as a parameter, where each is from, its size."""
     import pandas as pd
 
     from arcnb.models.registry import SHIPPED_ADAPTERS, resolve_model
@@ -41,11 +41,11 @@ def models() -> pd.DataFrame:
         if Path(item["path"]).name == "adapter"
     ]
     table = pd.DataFrame(rows, columns=["what", "parameter", "origin", "size"])
-    return table.assign(size=table["size"].map(cards.size_text))
+    return _by_parameter(table.assign(size=table["size"].map(cards.size_text)))
 
 
 def task_sets() -> pd.DataFrame:
-    """Task sets on this machine: the named sources and what runs have written."""
+    """Task sets on this machine, by what to write as a parameter: the named sources and what runs wrote."""
     import pandas as pd
 
     from arcnb.arc.tasks.task_set import SOURCES, load_tasks
@@ -62,7 +62,13 @@ def task_sets() -> pd.DataFrame:
         for run, manifest, item in _recent_artifacts()
         if item["path"] == "tasks.parquet"
     ]
-    return pd.DataFrame(rows, columns=["parameter", "tasks", "version"]).astype({"tasks": "Int64"})
+    table = pd.DataFrame(rows, columns=["parameter", "tasks", "version"]).astype({"tasks": "Int64"})
+    return _by_parameter(table)
+
+
+def _by_parameter(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without row numbers; the index is shown whole, where a column would be cut at 50 letters."""
+    return table.set_index("parameter").rename_axis(index=None, columns="parameter")
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ class RunList:
         if not self.runs:
             return f"<p>No runs in {html.escape(str(runs_root()))} yet.</p>"
         rows = [("", "run", "took", "what came out", ""), *map(_run_row, self.runs)]
-        lines = [f'<tr style="text-align:left"><td>{"</td><td>".join(row)}</td></tr>' for row in rows]
+        start = '<td style="text-align:left">'
+        lines = [f"<tr>{''.join(f'{start}{cell}</td>' for cell in row)}</tr>" for row in rows]
         return f'<table class="dataframe">{"".join(lines)}</table>'
 
     def __repr__(self) -> str:

@@ -48,7 +48,8 @@ def run_card(name: str, manifest: dict[str, Any], status: str | None, why: str |
 
 def badge(status: str) -> str:
     style = f"background:{COLORS.get(status, '#777')}; color:#fff; border-radius:1em; padding:.1em .7em"
-    return f'<span class="arcnb-badge" style="{style}; font-size:.9em">{html.escape(status)}</span>'
+    style += "; font-size:.9em; white-space:nowrap"
+    return f'<span class="arcnb-badge" style="{style}">{html.escape(status)}</span>'
 
 
 def table_html(title: str, values: dict[str, Any]) -> str:
