@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.lab.notebooks.files import read_notebook
+from arcnb.lab.notebooks.files import first_sentence, read_notebook, title_and_purpose
 from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
 from arcnb.lab.workspace.folders import notebooks_folder
 from arcnb.machine.files import write_whole
@@ -43,7 +43,7 @@ class NotebookFacts:
     @property
     def sentence(self) -> str:
         """The first sentence of the purpose."""
-        return re.split(r"(?<=\.)\s+(?=[A-Z`])", self.purpose, maxsplit=1)[0]
+        return first_sentence(self.purpose)
 
     @property
     def picture(self) -> Path | None:
@@ -132,9 +132,7 @@ def stale(folder: Path | None = None, write: bool = False) -> list[Path]:
 
 def _facts(path: Path) -> NotebookFacts:
     notebook = read_notebook(path)
-    title, _, rest = notebook["cells"][0]["source"].partition("\n")
-    purpose = " ".join(rest.strip().split("\n\n")[0].split())
-    return NotebookFacts(path, title.lstrip("# ").strip(), purpose, notebook_parameters(notebook, path.name))
+    return NotebookFacts(path, *title_and_purpose(notebook), notebook_parameters(notebook, path.name))
 
 
 def _with_list(launcher: Path, text: str) -> str:

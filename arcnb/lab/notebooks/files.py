@@ -1,6 +1,7 @@
 """Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def declared_beside(path: Path, profile: object = None) -> dict[str, Declared]:
             with contextlib.suppress(ArcnbError):  # its own run will say so
                 declared[sibling.stem] = notebook_parameters(read_notebook(sibling), sibling.name)
     return declared
+
+
+def title_and_purpose(notebook: Any) -> tuple[str, str]:
+    """What a notebook's first cell says: its title and the paragraph under it; empty texts without one."""
+    text = next((cell["source"] for cell in notebook["cells"] if cell["source"].startswith("# ")), "")
+    title, _, rest = text.partition("\n")
+    return title.lstrip("# ").strip(), " ".join(rest.strip().split("\n\n")[0].split())
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s+(?=[A-Z`])", text, maxsplit=1)[0]
 
 
 def cell_titles(notebook: Any) -> list[str]:

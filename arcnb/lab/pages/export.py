@@ -16,7 +16,7 @@ from typing import Any
 
 from arcnb.arc.pictures.palettes import palette_css
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook
+from arcnb.lab.notebooks.files import ERROR_TAG, first_sentence, read_notebook, title_and_purpose
 from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
 from arcnb.lab.pages.links import links
 from arcnb.lab.pages.opening import opening_of
@@ -67,7 +67,8 @@ def notebook_page(
     cells = [cell for cell in notebook["cells"] if ERROR_TAG not in cell["metadata"].get("tags", [])]
     opens = bool(cells) and cells[0]["cell_type"] == "markdown"
     heading, _, purpose = cells[0]["source"].partition("\n") if opens else ("", "", "")
-    top, about = (markdown.cell(cells[0], part) for part in (heading, purpose)) if opens else ("", "")
+    sentence = first_sentence(title_and_purpose(notebook)[1])
+    texts = [markdown.cell(cells[0], part) if opens else "" for part in (heading, sentence, purpose)]
     shown = showing(cells[opens:])
     # Of a run the top has the parameters, with their comments.
     told = {"parameters", "injected-parameters"} if run is not None else set()
@@ -86,8 +87,8 @@ def notebook_page(
             "report.html.jinja",
             title=f"{run.name} · {title}" if run else title,
             contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
-            heading=top,
-            purpose=about,
+            heading=texts[0],
+            purpose={"sentence": texts[1], "text": texts[2]},
             body="\n".join(body),
             run=facts,
             code_button=True,

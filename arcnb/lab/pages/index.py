@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import read_notebook
+from arcnb.lab.notebooks.files import first_sentence, read_notebook, title_and_purpose
 from arcnb.lab.pages.export import page_html
 from arcnb.lab.pages.fragments import picture, without_external
 from arcnb.lab.pages.opening import HIGHLIGHTS, opening_of
@@ -58,8 +58,9 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
     heading, purpose = _opening(run)
     page = os.path.relpath(run.page_path, folder) if run.page_path.is_file() else None
     return {
-        "name": run.path.name,
-        "heading": heading or manifest["name"],
+        "name": run.name,
+        "folder": run.path.name,
+        "heading": heading,
         "purpose": purpose,
         "status": status,
         "why": why,
@@ -67,7 +68,7 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
         "page": page,
         "headline": str(manifest["outcome"].get("headline", "")),
         "numbers": [
-            (name, cards.value_text(value))
+            (name, cards.short_text(value))
             for name, value in cards.flat(manifest["outcome"]).items()
             if type(value) in (int, float)
         ][:12],
@@ -75,16 +76,14 @@ def _entry(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def _opening(run: Run) -> tuple[str, str]:
-    """The title of the notebook and the first paragraph under it, this as HTML."""
+    """The title of the notebook and the first sentence under it, this as HTML."""
     import mistune
 
     try:
-        cells = read_notebook(run.copy_path)["cells"]
+        heading, purpose = title_and_purpose(read_notebook(run.copy_path))
     except ArcnbError:
         return "", ""
-    text = next((cell["source"] for cell in cells if cell["source"].startswith("# ")), "")
-    heading, _, rest = text.partition("\n")
-    return heading.lstrip("# ").strip(), without_external(str(mistune.html(rest.strip().split("\n\n")[0])))
+    return heading, without_external(str(mistune.html(first_sentence(purpose))))
 
 
 def _results(run: Run) -> dict[str, Any]:

@@ -254,6 +254,22 @@ def test_the_index_shows_results_and_links_pages(run, tmp_path):
     assert "What this is:" in page
 
 
+def test_the_index_tells_runs_of_one_notebook_apart_and_shows_short_numbers(run, executed, tmp_path):
+    other = new_run("seed_1", notebook={"path": "shown.ipynb", "sha256": ""})
+    nbformat.write(executed, other.copy_path)
+    other.record({"pass@1": 0.217105, "seconds": 1693.511, "tokens": 10944})
+    for one in (run, other):
+        export_run(one)
+    page = write_index([run, other], tmp_path / "index.html", "Two").read_text()
+    for one in (run, other):
+        assert (
+            f'<a href="runs/{one.path.name}/shown.html">{one.name}</a></strong> <span>The title</span>'
+            in page
+        )
+    for text in ("<b>0.217</b> pass@1", "<b>1694</b> seconds", "<b>10944</b> tokens"):
+        assert text in page
+
+
 def test_the_index_opens_with_the_last_headline_and_the_highlights(run, tmp_path):
     (run.path / "highlights.html").write_text("<div>three solved tasks</div>")
     (run.path / "closest.html").write_text("<div>grids by the dozen</div>")

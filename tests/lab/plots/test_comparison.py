@@ -99,6 +99,12 @@ def test_outcomes_are_numbers_by_name(runs):
     assert comparison.readable(table).loc["solved", "first"] == "1"
 
 
+def test_counts_of_tokens_are_written_out(runs):
+    runs["trained"].record({"tokens": 10944, "seconds": 1693.5, "rate": 1e-05})
+    shown = comparison.readable(comparison.outcome_table(runs))["trained"]
+    assert [shown[name] for name in ("tokens", "seconds", "rate")] == ["10944", "1694", "1e-05"]
+
+
 def test_flat_numbers_stand_first_whichever_run_has_them(runs):
     runs["trained"].record({"tokens": 9, "pass@1": 0.5, "of": 4})
     assert list(comparison.outcome_table(runs).index) == ["solved", "of", "pass@1", "tokens", "inner/rate"]
