@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.predictions.tables import solving
-from arcnb.arc.scores.intervals import mcnemar_p, mean_and_interval, percent, range_text, resampled_weights
+from arcnb.arc.scores.intervals import (
+    mcnemar_p,
+    mean_and_interval,
+    percent,
+    points,
+    range_text,
+    resampled_weights,
+)
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
@@ -91,9 +98,10 @@ class PairedDifference:
         if self.n_preds_a != self.n_preds_b:
             budgets = f", UNEQUAL predictions a task, {self.n_preds_a:.4g} and {self.n_preds_b:.4g}"
         return (
-            f"{self.column} {self.mean_a:.4g} -> {self.mean_b:.4g}: {self.difference:+.4g} "
-            f"(95% {self.low:+.4g} to {self.high:+.4g}) on {self.n_tasks} tasks; solved by the first only "
-            f"{self.only_a}, by the second only {self.only_b}, McNemar p = {self.p_value:.2g}{budgets}"
+            f"{self.column} {percent(self.mean_a)} -> {percent(self.mean_b)}: {points(self.difference)} "
+            f"points (95% {points(self.low)} to {points(self.high)}) on {self.n_tasks} tasks; "
+            f"solved by the first only {self.only_a}, by the second only {self.only_b}, "
+            f"McNemar p = {self.p_value:.2g}{budgets}"
         )
 
 

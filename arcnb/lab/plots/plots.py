@@ -39,7 +39,7 @@ def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = 
     axes.set_xticks(ks if len(ks) <= 12 else ks[:: len(ks) // 8], minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max(10, axes.get_ylim()[1]))  # of nothing solved, too
     legend = len(named) > 1 or any(frame["n_short"].any() for frame in named.values())
     return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
 
@@ -93,7 +93,7 @@ def histogram(
     limit: float | None = None,
 ) -> "Figure":
     """How often which value occurs, for one series or several by name; `limit` (a context length, say) is
-    marked with a line and the share of values above it."""
+    marked with a line, and the share of values above it said beside the title."""
     import numpy as np
 
     named = dict(values) if isinstance(values, Mapping) else {"": values}
@@ -109,9 +109,8 @@ def histogram(
         above = sum(int((array > limit).sum()) for array in arrays.values())
         n_values = sum(map(len, arrays.values()))
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
-        text = f" {limit:g} ({100 * above / max(1, n_values):.1f} % above) "
-        side = "right" if limit > (edges[0] + edges[-1]) / 2 else "left"  # where there is room
-        axes.text(limit, 0.98, text, transform=axes.get_xaxis_transform(), ha=side, va="top", color=INK)
+        text = f"dashed: {limit:g} ({100 * above / max(1, n_values):.1f} % above)"
+        axes.text(1, 1.02, text, transform=axes.transAxes, ha="right", va="bottom", color=INK)  # over no bar
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
@@ -226,6 +225,8 @@ def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
     )
     difference.plot(x, 100 * pairs["difference"], color=SERIES[2], marker="o", markersize=4)
     difference.axhline(0, color=INK, linewidth=0.8)
+    for axes in (both, difference):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     _finish(figure, both, "Tasks solved", "completions a task", "tasks (%)", legend=True)
     return _finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
 
@@ -326,7 +327,7 @@ def _over_steps(
             elif len(y):
                 marker = "o" if len(y) < 30 else ""
                 axes.plot(y.index, y, color=color, marker=marker, markersize=3, label=label)
-        _finish(figure, axes, title, step, "", legend=len(lines) > 1)
+        _finish(figure, axes, title, step, "", legend=list(lines) != [title])
         axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
 

@@ -161,9 +161,9 @@ class TrainingReport:
         }
 
     def changed_settings(self) -> pd.DataFrame | None:
-        """The settings that are other than asked, None where there is none."""
+        """The settings that are other than asked, a row each by name; None where there is none."""
         changed = self.config[self.config["reason"] != ""] if self.config is not None else ()
-        return changed if len(changed) else None
+        return changed.set_index("setting").rename_axis(index=None) if len(changed) else None
 
     def curves(self) -> list[str]:
         """The logged names that say most: reward, and samples of the eval tasks that solve their task."""

@@ -123,7 +123,8 @@ def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         columns[f"{name} ({len(frame):,})"] = shares[shares > 0]
     table = pd.DataFrame(columns)
     order = table.fillna(0).max(axis=1).sort_values(ascending=False, kind="stable").index
-    return table.loc[order].map(lambda share: "" if share != share else percent(share))
+    texts = table.loc[order].map(lambda share: "" if share != share else percent(share))
+    return texts.rename_axis(columns="predictions")
 
 
 def pass_rates(

@@ -91,7 +91,8 @@ class Losses:
     def calibration(self) -> pd.DataFrame:
         """How sure the first choice was, and how often one of the attempts was right; a column a set."""
         labels = ["0%", "under 50%", "50% and more", "100%"]
-        return self._shares(_group(self.rows["certainty"], CERTAINTIES, labels), "certainty")
+        table = self._shares(_group(self.rows["certainty"], CERTAINTIES, labels), "certainty")
+        return table.rename_axis(columns="right, by certainty")
 
     def groups(self) -> pd.DataFrame:
         """Selected test outputs by size, colors and program length; a column a set."""
@@ -106,7 +107,7 @@ class Losses:
             self._shares(_group(self.rows[column], ends, _labels(ends)), title)
             for title, (column, ends) in ways.items()
         ]
-        return pd.concat(tables) if len(self.rows) else pd.DataFrame()
+        return pd.concat(tables).rename_axis(columns="right, by task") if len(self.rows) else pd.DataFrame()
 
     def causes(self) -> pd.DataFrame:
         """What became of the test outputs, as counts; a column a set."""
@@ -114,7 +115,7 @@ class Losses:
 
         table = pd.crosstab(self.rows["cause"], self.rows["set"]).reindex(columns=self._sets())
         table = table.reindex([cause for cause in CAUSES if cause in table.index])
-        return table.rename_axis(None).rename_axis(None, axis=1)
+        return table.rename_axis(index=None, columns="test outputs")
 
     def _sets(self) -> list[str]:
         return list(dict.fromkeys(self.rows["set"]))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -370,6 +371,15 @@ def test_tasks_of_one_set_only_are_left_out_unless_asked_for():
         paired_difference(right_or_wrong(x=(1, 1)), right_or_wrong(z=(1, 0)))
     with pytest.raises(ArcnbError, match="no column 'nothing'"):
         paired_difference(a, b, "nothing")
+
+
+def test_a_comparison_speaks_of_percent_and_points_as_the_table_beside_it():
+    a = right_or_wrong(**{f"t{i}": (1, int(i < 10)) for i in range(19)})
+    b = right_or_wrong(**{f"t{i}": (1, int(i < 8)) for i in range(19)})
+    said = str(paired_difference(a, b))
+    assert re.match(
+        r"is_correct 53% -> 42%: -11 points \(95% -\d\d to 0\) on 19 tasks; solved by the first only 2,", said
+    )
 
 
 def test_a_comparison_of_unequal_budgets_says_so():

@@ -33,6 +33,8 @@ def test_pass_at_k_of_nothing_is_an_empty_plot(curve):
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["(2 tasks have fewer)"]
     (axes,) = plots.pass_at_k({"shard": nothing}).axes
     assert len(axes.lines[0].get_ydata()) == 0
+    (axes,) = plots.pass_at_k(curve.assign(mean=0.0, low=0.0, high=0.0)).axes
+    assert axes.get_ylim()[1] >= 10, "none solved: no scale of hundredths of a percent"
 
 
 def test_training_curves_skip_what_has_no_values(tmp_path):
@@ -63,6 +65,13 @@ def test_long_curves_of_a_group_are_smoothed_and_named_once():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["x", "y"]
 
 
+def test_a_line_that_is_alone_in_its_group_is_named_and_one_that_is_the_title_is_not():
+    metrics = [{"step": step, "error/NameError": 0.1, "kl": 0.2} for step in range(3)]
+    errors, kl = plots.grouped_curves(metrics, {"exceptions": ["error/NameError"], "kl": ["kl"]}).axes
+    assert [text.get_text() for text in errors.get_legend().get_texts()] == ["NameError"]
+    assert kl.get_legend() is None
+
+
 def test_smoothing_keeps_the_raw_values():
     metrics = pd.DataFrame({"step": range(100), "loss": np.arange(100) % 2})
     raw, smooth = plots.training_curves(metrics, ["loss"], smooth=10).axes[0].lines
@@ -72,7 +81,8 @@ def test_smoothing_keeps_the_raw_values():
 
 def test_histogram_marks_its_limit():
     (axes,) = plots.histogram([1, 2, 3, 100], "Lengths", "tokens", limit=10).axes
-    assert "10 (25.0 % above)" in axes.texts[0].get_text()
+    assert axes.texts[0].get_text() == "dashed: 10 (25.0 % above)"
+    assert axes.texts[0].get_position()[1] > 1, "above the bars, not over them"
     assert sum(patch.get_height() for patch in axes.patches) == 4
     with pytest.raises(ValueError, match="no values"):
         plots.histogram([], "Lengths", "tokens")

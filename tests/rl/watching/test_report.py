@@ -131,6 +131,6 @@ def test_tokens_of_an_outcome_are_those_of_all_completions(tmp_path):
 def test_only_settings_other_than_asked_are_shown(tmp_path):
     columns = {"setting": ["a", "b"], "asked": ["1", "x"], "effective": ["1", "y"], "reason": ["", "why"]}
     report = TrainingReport(tmp_path, 1, 1.0, [], config=pd.DataFrame(columns))
-    assert report.changed_settings()["setting"].tolist() == ["b"]
+    assert report.changed_settings().T.to_dict() == {"b": {"asked": "x", "effective": "y", "reason": "why"}}
     report.config = report.config.head(1)
     assert report.changed_settings() is None

@@ -64,6 +64,8 @@ def test_each_test_output_has_its_cause_and_the_choice_its_certainty(sets, tasks
     assert calibration.loc["certainty 100%", "a"] == "1 of 1 (100%)"
     assert calibration.loc["certainty under 50%", "a"] == "0 of 1 (0%)"
     groups = found.groups()
+    titles = [table.columns.name for table in (causes, calibration, groups)]
+    assert titles == ["test outputs", "right, by certainty", "right, by task"], "four tables stand in a row"
     assert groups.loc["program, characters 1 to 100", "b"].startswith("1 of 4")
 
 
