@@ -262,7 +262,7 @@ def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, exec
         built([PredictionSet(tmp_path / "nowhere")], tasks, tokenizer, executor)
     with pytest.raises(ArcnbError, match="holds no completions"):
         built([written("empty", [prediction(tasks[0], "")])], tasks, tokenizer, executor)
-    with pytest.raises(ArcnbError, match="no prediction set is named: predictions takes"):
+    with pytest.raises(ArcnbError, match="no prediction set is named: `predictions` takes"):
         built([], tasks, tokenizer, executor)
     with pytest.raises(ArcnbError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
         built([written("solved", [prediction(tasks[0], SOLVES)])], tasks, tokenizer, executor)

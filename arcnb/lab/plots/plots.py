@@ -219,14 +219,14 @@ def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
     labels = {"alone": "search alone", "learned": "search and learn"}
     for (name, label), color in zip(labels.items(), SERIES, strict=False):
         both.plot(x, 100 * pairs[name], color=color, marker="o", markersize=4, label=label)
-    both.set_ylim(bottom=0)
+    both.set_ylim(0, max(10, both.get_ylim()[1]))
     difference.fill_between(
         x, 100 * pairs["low"], 100 * pairs["high"], color=SERIES[2], alpha=0.2, linewidth=0
     )
     difference.plot(x, 100 * pairs["difference"], color=SERIES[2], marker="o", markersize=4)
     difference.axhline(0, color=INK, linewidth=0.8)
     for axes in (both, difference):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        _whole_steps(axes)
     _finish(figure, both, "Tasks solved", "completions a task", "tasks (%)", legend=True)
     return _finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
 
@@ -328,8 +328,13 @@ def _over_steps(
                 marker = "o" if len(y) < 30 else ""
                 axes.plot(y.index, y, color=color, marker=marker, markersize=3, label=label)
         _finish(figure, axes, title, step, "", legend=list(lines) != [title])
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        _whole_steps(axes)
     return figure
+
+
+def _whole_steps(axes: Any) -> None:
+    """No marks between whole numbers, also where there is one alone."""
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":

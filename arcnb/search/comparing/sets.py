@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -31,20 +32,23 @@ TABLE_READ = [
     "test_pixel_score", "test_correct_grids", "test_is_correct",
 ]  # fmt: skip
 SCORE_READ = [*TABLE_READ, "program", "outputs"]
+NAMING = (
+    "`predictions` takes folders, on the command line also names of runs of notebook 03, separated by commas"
+)
 
 
 def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
     A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
-    Names default to the folders' names: for RUN/predictions the name of the run folder. ArcnbError for what
-    is no folder, or names that do not fit.
+    Names default to the folders' names: for RUN/predictions that of the run, with its time where two runs
+    are called alike. ArcnbError for what is no folder, or names that do not fit.
     """
     paths, given = folders_of(folders), listed(names)
     if given and len(given) != len(paths):
         raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}
-    for path, name in zip(paths, given or [_name_of(path) for path in paths], strict=True):
+    for path, name in zip(paths, given or _names_of(paths), strict=True):
         if name in sets:
             raise ArcnbError(f"two prediction sets are called {name!r}; give names")
         sets[name] = PredictionSet(path)
@@ -56,10 +60,12 @@ def folders_of(folders: str) -> list[Path]:
     """The sets' own folders. ArcnbError for none, and for what is no folder."""
     paths = [path for folder in listed(folders) for path in _sets_in(Path(folder))]
     if not paths:
-        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
+        raise ArcnbError(f"no prediction set is named: {NAMING}")
     for sentence in (said for path in paths for said in refusals(check_set, path)):
-        comma = "; a path with a comma stands in double quotes"
-        raise ArcnbError(sentence + comma * (sentence.endswith("not exist") and "," in folders))
+        if sentence.endswith("does not exist"):
+            comma = "; a path with a comma stands in double quotes" if "," in folders else ""
+            sentence += f"{comma}; {NAMING}"
+        raise ArcnbError(sentence)
     return paths
 
 
@@ -84,6 +90,13 @@ def _sets_in(folder: Path) -> list[Path]:
     with named_errors(folder):
         inner = sorted(path for path in folder.glob("*/") if is_set(path))
     return inner if inner and not is_set(folder) else [folder]
+
+
+def _names_of(paths: Sequence[Path]) -> list[str]:
+    """The names of sets, without the time that run folders begin with where they differ without it, too."""
+    whole = [_name_of(path) for path in paths]
+    short = [re.sub(r"^\d{8}-\d{6}-(?=.)", "", name) for name in whole]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, whole, strict=True)]
 
 
 def _name_of(path: Path) -> str:

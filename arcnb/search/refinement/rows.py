@@ -23,6 +23,7 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
+from arcnb.search.comparing.sets import NAMING
 from arcnb.search.turns.selection import check_choice, choose
 from arcnb.values import listed
 
@@ -148,7 +149,7 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
 
 def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) -> None:
     if not sets:
-        raise ArcnbError("no prediction set is named: predictions takes folders, separated by commas")
+        raise ArcnbError(f"no prediction set is named: {NAMING}")
     for one in sets:
         names = [*KEY_COLUMNS, "task_fingerprint", "status", "pair_order", "completion"]
         frame = one.read(columns=names)

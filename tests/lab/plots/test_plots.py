@@ -72,6 +72,13 @@ def test_a_line_that_is_alone_in_its_group_is_named_and_one_that_is_the_title_is
     assert kl.get_legend() is None
 
 
+@pytest.mark.parametrize("steps", [1, 2, 30])
+def test_steps_are_whole_numbers(steps):
+    (axes,) = plots.training_curves([{"step": n, "loss": 1.0} for n in range(4, 4 + steps)], ["loss"]).axes
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    assert len(axes.get_xticks()) > 0
+
+
 def test_smoothing_keeps_the_raw_values():
     metrics = pd.DataFrame({"step": range(100), "loss": np.arange(100) % 2})
     raw, smooth = plots.training_curves(metrics, ["loss"], smooth=10).axes[0].lines

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -65,6 +66,20 @@ def test_sets_are_named_after_their_runs_and_adapters(tmp_path, sets):
     assert list(comparing.sets.open_sets(paths, "x, y")) == ["x", "y"]
 
 
+def test_a_run_that_no_other_is_called_like_is_named_without_its_time(tmp_path):
+    folders = [
+        f"{tmp_path}/2026112{day}-120000-{name}/predictions" for day, name in enumerate(("a", "b", "a"))
+    ]
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+    assert list(comparing.sets.open_sets(", ".join(folders[:2]))) == ["a", "b"]
+    assert list(comparing.sets.open_sets(", ".join(folders))) == [
+        "20261120-120000-a",
+        "b",
+        "20261122-120000-a",
+    ]
+
+
 def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tasks):
     folder = tmp_path / "run" / "predictions"
     for adapter in ("none", "lora"):
@@ -78,9 +93,17 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
 @pytest.mark.parametrize(
     ("folders", "names", "sentence"),
     [
-        ("", "", "no prediction set is named: predictions takes"),
+        (
+            "",
+            "",
+            "no prediction set is named: `predictions` takes folders, on the command line also names of runs",
+        ),
         ("a/predictions", "x,y", "1 prediction sets but 2 names"),
-        ("missing", "", "missing does not exist"),
+        (
+            "missing",
+            "",
+            "missing does not exist; `predictions` takes folders, on the command line also names",
+        ),
         (
             "a/predictions/round00000-shard00-of-01-part00000.parquet",
             "",
