@@ -204,7 +204,7 @@ def _stripped(lines: list[Line]) -> list[Line]:
 
 def _digit(line: Line, text: str, offset: int) -> int:
     if len(text) != 1 or text not in _DIGITS:
-        raise line.error(f"{text!r} is not a colour 0..9", offset)
+        raise line.error(f"{text!r} is not a color 0..9", offset)
     return int(text)
 
 

@@ -32,7 +32,7 @@ def as_grid(value: object, where: str = "grid") -> Grid:
         raise ArcnbError(f"{where}: {grid_size(array)} is larger than {MAX_SIDE}x{MAX_SIDE}")
     if array.min() < 0 or array.max() >= N_COLORS:
         row, column = np.argwhere((array < 0) | (array >= N_COLORS))[0]
-        raise ArcnbError(f"{where}: row {row}, column {column} holds {array[row, column]}, not a colour 0..9")
+        raise ArcnbError(f"{where}: row {row}, column {column} holds {array[row, column]}, not a color 0..9")
     grid = array.astype(np.uint8, order="C")
     grid.flags.writeable = False
     return grid
@@ -82,7 +82,7 @@ def _from_rows(rows: object, where: str) -> np.ndarray:
     try:
         return np.array(rows, dtype=np.int64)
     except OverflowError:
-        raise ArcnbError(f"{where}: a cell holds an integer beyond 64 bits, not a colour 0..9") from None
+        raise ArcnbError(f"{where}: a cell holds an integer beyond 64 bits, not a color 0..9") from None
 
 
 def _is_list(value: object) -> bool:

@@ -14,6 +14,7 @@ is 3 rows of 4), `test_input` and `test_size`. Test outputs are never given to i
 """
 
 import re
+import traceback
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -43,6 +44,12 @@ class Prompt:
 
     messages: tuple[dict, ...]
     prefix: str = ""
+
+    def __str__(self) -> str:
+        """For people: each message under a line that says whose it is."""
+        said = [(message["role"], message["content"]) for message in self.messages]
+        said += [("assistant, to be continued", self.prefix)] if self.prefix else []
+        return "\n".join(f"--- {role}\n{content}" for role, content in said)
 
 
 def build_prompt(
@@ -85,11 +92,35 @@ def render_blocks(template: str | Path, variables: dict) -> dict[str, str]:
     context = loaded.new_context(variables)
     try:
         blocks = {name: "".join(block(context)) for name, block in loaded.blocks.items()}
+    except jinja2.UndefinedError as error:
+        there = _names_in(variables)
+        raise ArcnbError(f"template {template}{_line(loaded, error)}: {error}; there are {there}") from error
     except jinja2.TemplateError as error:
-        raise ArcnbError(f"template {template}: {error}") from error
+        raise ArcnbError(f"template {template}{_line(loaded, error)}: {error}") from error
     except Exception as error:  # of what the template computes: it divides, formats, calls itself
-        raise ArcnbError(f"template {template}: {type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {error}"
+        raise ArcnbError(f"template {template}{_line(loaded, error)}: {what}") from error
     return {name: text if name == "prefix" else text.strip() for name, text in blocks.items()}
+
+
+def _line(loaded: jinja2.Template, error: Exception) -> str:
+    """ ", line 3": where in the template it was raised; "" where that is not known."""
+    lines = [
+        loaded.get_corresponding_lineno(frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == "<template>"
+    ]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _names_in(variables: dict) -> str:
+    """ "train (input, output), test_input": what a template is given."""
+    inner = {
+        name: f" ({', '.join(value[0])})"
+        for name, value in variables.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    return ", ".join(f"{name}{inner.get(name, '')}" for name in variables)
 
 
 def template_path(template: str | Path) -> Path:

@@ -120,6 +120,25 @@ def test_faulty_template_is_one_sentence_with_its_name(task, tmp_path, text, sen
         prompt_format(refine_template=str(template))
 
 
+def test_a_name_that_a_template_does_not_get_is_refused_with_its_line_and_those_that_it_gets(task, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text(
+        "{% block user %}\n{% for pair in train %}\n{{ pair.inputs }}\n{% endfor %}\n{% endblock %}"
+    )
+    sentence = (
+        r"own\.jinja, line 3: 'dict object' has no attribute 'inputs'; there are "
+        r"train \(input, output, input_size, output_size\), test_input, test_size$"
+    )
+    with pytest.raises(ArcnbError, match=sentence):
+        build_prompt(task, template)
+
+
+def test_a_prompt_is_printed_message_by_message(task, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text("{% block user %}Solve.{% endblock %}{% block prefix %}Sure.\n{% endblock %}")
+    assert str(build_prompt(task, template)) == "--- user\nSolve.\n--- assistant, to be continued\nSure.\n"
+
+
 def test_unknown_template_lists_the_known_ones():
     with pytest.raises(ArcnbError, match="known are arc_code, barc, coder, refine"):
         template_path("arc_cod")
