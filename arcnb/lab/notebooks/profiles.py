@@ -6,6 +6,7 @@
       n_predictions: 64
     seed: 7                   # any other key is a parameter of the notebook that is run
 
+A copy of a notebook beside it, without a section of its own, takes the section of the one whose plan it has.
 An option of a notebook's plan is written `guard.window: 10` or `guard: {window: 10}`.
 
 Later wins: `all`, then the notebook's section, then plain keys. Every name and every value in the file is
@@ -68,6 +69,10 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
             chosen[stem] |= check_parameters({name: value}, declared[stem], where)
     for stem, parameters in declared.items():
         chosen[stem] |= check_parameters(sections.get(stem, {}), parameters, f"{path}, section {stem!r}")
+    own = declared[notebook]
+    for stem, section in sections.items() if own.plan_name and notebook not in sections else ():
+        if stem != "all" and declared[stem].plan_name == own.plan_name:
+            chosen[notebook] |= check_parameters(section, own, f"{path}, section {stem!r} for {notebook}")
     return chosen[notebook] | check_parameters(plain, declared[notebook], str(path))
 
 
