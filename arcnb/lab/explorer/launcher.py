@@ -123,7 +123,9 @@ def _run_row(run: Run) -> tuple[str, str, str, str, str]:
         manifest = run.manifest
     except ArcnbError as error:
         return "", name, "", html.escape(str(error)), ""
-    took = "" if manifest["seconds"] is None else cards.duration_text(manifest["seconds"])
+    took = (
+        "" if manifest["seconds"] is None else cards.duration_text(manifest["seconds"]).replace(" ", "&nbsp;")
+    )
     facts = why or cards.news(manifest["outcome"])
     links = " ".join(
         _link(kind, path)

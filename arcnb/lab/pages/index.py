@@ -93,7 +93,7 @@ def _results(run: Run) -> dict[str, Any]:
     for name, value in manifest["outcome"].items():
         if cards.is_rows(value):
             columns = list(dict.fromkeys(column for row in value for column in row))
-            rows = [[cards.short_text(row.get(column, "")) for column in columns] for row in value]
+            rows = [[cards.short_text(row.get(column)) for column in columns] for row in value]
             tables.append({"name": name, "columns": columns, "rows": rows})
     pictures = [
         {

@@ -111,7 +111,7 @@ def outcome_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The numbers as short texts, unknown ones empty."""
-    return table.map(lambda value: "" if value is None or value != value else cards.short_text(value))
+    return table.map(cards.short_text)
 
 
 def prediction_sets(runs: Mapping[str, Run]) -> dict[str, PredictionSet]:

@@ -108,9 +108,9 @@ def histogram(
     if limit is not None:
         above = sum(int((array > limit).sum()) for array in arrays.values())
         n_values = sum(map(len, arrays.values()))
-        axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
+        axes.axvline(limit, color=SERIES[1], linestyle="--", linewidth=1.5)
         text = f"dashed: {limit:g} ({100 * above / max(1, n_values):.1f} % above)"
-        axes.text(1, 1.02, text, transform=axes.transAxes, ha="right", va="bottom", color=INK)  # over no bar
+        axes.text(1, 1.02, text, transform=axes.transAxes, ha="right", va="bottom", color=SERIES[1])
     return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 

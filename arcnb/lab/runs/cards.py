@@ -121,7 +121,9 @@ def value_text(value: Any) -> str:
 
 def short_text(value: Any) -> str:
     """Three digits of a number are enough beside others, and no power of ten before a million; the page of
-    the run has them all."""
+    the run has them all. Nothing for what is unknown."""
+    if value is None or value != value:
+        return ""
     if isinstance(value, float) and 1000 <= abs(value) < 1e6:
         return f"{value:.0f}"
     return f"{value:.3g}" if isinstance(value, float) else value_text(value)

@@ -258,6 +258,7 @@ def test_the_index_tells_runs_of_one_notebook_apart_and_shows_short_numbers(run,
     other = new_run("seed_1", notebook={"path": "shown.ipynb", "sha256": ""})
     nbformat.write(executed, other.copy_path)
     other.record({"pass@1": 0.217105, "seconds": 1693.511, "tokens": 10944})
+    other.record({"cost": [{"run": "a", "GPU hours": None}, {"run": "b"}]})
     for one in (run, other):
         export_run(one)
     page = write_index([run, other], tmp_path / "index.html", "Two").read_text()
@@ -266,6 +267,7 @@ def test_the_index_tells_runs_of_one_notebook_apart_and_shows_short_numbers(run,
             f'<a href="runs/{one.path.name}/shown.html">{one.name}</a></strong> <span>The title</span>'
             in page
         )
+    assert page.count("<td></td>") == 2, "what is unknown is left empty"
     for text in ("<b>0.217</b> pass@1", "<b>1694</b> seconds", "<b>10944</b> tokens"):
         assert text in page
 
