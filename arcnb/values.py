@@ -6,9 +6,10 @@ an interval, as text: "[1, inf)", "(0, 1]"; NaN is in none.
 
 import ast
 import functools
+import inspect
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -188,6 +189,16 @@ def choices(within: Within) -> tuple[Any, ...]:
         found = resolve_name(within.registry)
         return tuple(found() if callable(found) else found)
     return within if isinstance(within, tuple) else ()
+
+
+def meanings(within: Within) -> dict[str, str]:
+    """choice -> what it does, of a registry of functions: the first paragraph of each one's docstring; of
+    others {}."""
+    found = resolve_name(within.registry) if isinstance(within, KeysOf) else None
+    if not isinstance(found, Mapping) or not all(map(inspect.isfunction, found.values())):
+        return {}
+    told = {name: (one.__doc__ or "").split("\n\n")[0] for name, one in found.items()}
+    return {name: " ".join(text.split()) for name, text in told.items()} if all(told.values()) else {}
 
 
 def unknown(option: str, value: Any, known: Collection) -> list[str]:

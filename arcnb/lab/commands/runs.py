@@ -23,7 +23,7 @@ from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.placeholders import run_meant
 from arcnb.lab.runs.run import Run, check_name, new_run, run_name, runs_root
-from arcnb.values import choices
+from arcnb.values import choices, meanings
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,7 +89,9 @@ def params(options: argparse.Namespace) -> int:
         unit = f", {known.unit}" if known.unit else ""
         print(f"{known.name} = {values.get(known.name, known.default)!r}    ({known.kind}{unit})")
         print(known.comment)
-        if there := choices(declared.within(known.name)):
+        if told := meanings(declared.within(known.name)):
+            print(cards.aligned(list(told.items())))
+        elif there := choices(declared.within(known.name)):
             print(f"There are {', '.join(map(str, there))}.")
         if declared.is_free(known.name):
             print("It may differ when a run is resumed.")

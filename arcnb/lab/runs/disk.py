@@ -84,10 +84,11 @@ def refuse_needed(runs: Sequence[Run]) -> None:
     pointed = pointers(list_runs())
     for run in runs:
         if staying := sorted(pointed.get(run.path.resolve(), set()) - going):
-            more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
-            raise ArcnbError(
-                f"{run.path.name} is kept: {staying[0].name}{more} points to it; remove that first or --force"
-            )
+            if len(staying) > 1:
+                needed = f"{staying[0].name} and {len(staying) - 1} more point to it; remove those"
+            else:
+                needed = f"{staying[0].name} points to it; remove that"
+            raise ArcnbError(f"{run.path.name} is kept: {needed} first or --force")
 
 
 def remove(run: Run) -> None:

@@ -106,6 +106,6 @@ def kept_text(lengths: pd.DataFrame, max_prompt_length: int) -> str:
     kept = fitting(lengths, max_prompt_length)
     out = [task_id for task_id in lengths["task_id"] if task_id not in set(kept["task_id"])]
     tokens = kept["prompt_tokens"]
-    said = f"{len(kept)} of {len(lengths)} tasks are kept; their prompts have {tokens.median():,.0f} tokens "
+    said = f"Kept: {len(kept)} of {len(lengths)} tasks, with prompts of {tokens.median():,.0f} tokens "
     said += f"(median), at most {tokens.max():,}."
     return said + (f" Left out, with more than {max_prompt_length:,} tokens: {some(out)}." if out else "")

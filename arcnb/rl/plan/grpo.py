@@ -149,7 +149,7 @@ class GrpoPlan(Plan):
     )
 
     reward: str = option(
-        "arc-v2-no-pixel-score",
+        "right-grids",
         "reward scheme, see arcnb.rl.rewards.schemes",
         within=KeysOf("arcnb.rl.rewards.schemes:SCHEMES"),
     )

@@ -21,7 +21,7 @@ GRPO_CONFIG = Library(
         "num_generations": 4,
         "gradient_accumulation_steps": 1,
         "steps_per_generation": None,
-        "max_completion_length": 160,
+        "max_completion_length": 256,
         "learning_rate": 1e-5,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.1,

@@ -32,7 +32,8 @@ def none(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.
 
 
 def group(rewards: np.ndarray, group: np.ndarray, asked: AdvantageContext) -> np.ndarray:
-    """The same divided by the group's standard deviation (Shao et al. 2024, arXiv 2402.03300, GRPO)."""
+    """Reward minus the group's mean, divided by the group's standard deviation (Shao et al. 2024, arXiv
+    2402.03300, GRPO)."""
     return none(rewards, group, asked) / (_of_group(_spread, rewards, group) + _LEAST)
 
 

@@ -47,9 +47,9 @@ def _missed(frame: pd.DataFrame, tasks: TaskSet) -> str:
     best = frame.groupby(frame["task_id"].astype(object))["train_correct_grids"].max()
     best = best.reindex(solved.index[solved == 0]).fillna(0)
     ends = {"all": best == 1, "some": best.between(0, 1, "neither"), "none": best == 0}
-    told = ", ".join(f"{much} ({int(of.sum())})" for much, of in ends.items() if of.any())
+    told = ", ".join(f"{much} in {int(of.sum())}" for much, of in ends.items() if of.any())
     which = f"{len(best)} {'others' if (solved == 1).any() else 'tasks'}"
-    return f" Train pairs that the best program for each of the {which} gets right: {told}."
+    return f" Train pairs that the best program gets right, of the {which}: {told}."
 
 
 def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:

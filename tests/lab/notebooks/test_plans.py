@@ -252,6 +252,8 @@ def test_params_says_what_one_means(path, capsys):
     assert cli.main(["params", str(path), "epsilon_high"]) == 0
     assert capsys.readouterr().out.startswith("trl.epsilon_high = None    (float | None)\n")
     assert cli.main(["params", str(path), "more"]) == 2
+    assert cli.main(["params", "05", "reward"]) == 0
+    assert "\nright-grids            Share of right grids among those known, " in capsys.readouterr().out
 
 
 def test_the_page_of_parameters_lists_further_options(path):

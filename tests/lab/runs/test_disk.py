@@ -208,7 +208,7 @@ def test_runs_of_other_versions_are_named_and_still_protect(runs_root, capsys):
         assert "has schema 0" in capsys.readouterr().err
     assert cli.main(["status"]) == 0
     assert cli.main(["rm", "mother"]) == 2
-    assert "is kept: 20200101-000000-old and 1 more points to it" in capsys.readouterr().err
+    assert "is kept: 20200101-000000-old and 1 more point to it" in capsys.readouterr().err
     assert cli.main(["rm", "20200101-000000-old", "20200101-000002-old", "mother"]) == 0
     assert list_runs() == []
 

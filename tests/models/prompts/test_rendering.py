@@ -214,7 +214,7 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
     assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
     assert fitting(lengths, shortest)["task_id"].tolist() == ["small"]
-    kept = "1 of 2 tasks are kept; their prompts have"
+    kept = "Kept: 1 of 2 tasks, with prompts of"
     assert kept_text(lengths, shortest).startswith(kept)
     assert kept_text(lengths, shortest).endswith(f"with more than {shortest} tokens: {task.task_id}.")
     with pytest.raises(ArcnbError, match=rf"no task of 2 .* max_prompt_length=5; .* has {shortest}"):

@@ -44,12 +44,9 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
     assert len(set(first)) == 2, "different programs come first"
     alone, _ = solved_opening({"a": frames["a"]}, sets, tasks)
     assert alone.startswith("Solved: 1 of 4 tasks (25%")
-    assert alone.endswith("Train pairs that the best program for each of the 3 others gets right: none (3).")
+    assert alone.endswith("Train pairs that the best program gets right, of the 3 others: none in 3.")
     nearly = frames["a"].assign(train_correct_grids=[1.0, 1.0, 0.5, 0.0], test_is_correct=[1, 0, 0, 0])
-    assert (
-        "the 3 others gets right: all (1), some (1), none (1)."
-        in solved_opening({"a": nearly}, sets, tasks)[0]
-    )
+    assert "the 3 others: all in 1, some in 1, none in 1." in solved_opening({"a": nearly}, sets, tasks)[0]
 
 
 def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, tasks, tmp_path):
@@ -59,7 +56,7 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
         "Solved: none of 4 tasks (0%, 95% interval 0 to"
     )
     none = missed.assign(train_correct_grids=0.0)
-    assert "for each of the 4 tasks gets right: none (4)." in solved_opening({"a": none}, sets, tasks)[0]
+    assert "of the 4 tasks: none in 4." in solved_opening({"a": none}, sets, tasks)[0]
     unknown = frame.assign(test_is_correct=None, test_correct_grids=None, test_pixel_score=None)
     hidden = TaskSet("h", tuple(replace(t, test=tuple(Pair(p.input) for p in t.test)) for t in tasks))
     assert "; train pairs only; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
