@@ -113,8 +113,10 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
         assert any(title.startswith(word) for title in drawn), word
 
 
-@pytest.mark.parametrize("status", ["done", "preempted", "collapsed"])
-def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status):
+@pytest.mark.parametrize(
+    ("status", "eval_tasks"), [("done", "mine.json"), ("preempted", "kept"), ("collapsed", "kept")]
+)
+def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status, eval_tasks):
     said = []
     run = SimpleNamespace(
         path=Path("run"),
@@ -128,12 +130,16 @@ def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status):
     )  # fmt: skip
     written, opened = [], []
     names = {
+        "plan": SimpleNamespace(eval_tasks=eval_tasks),
         "task_set": SimpleNamespace(subset=list),
+        "eval_set": ["c"],
         "write_tasks": lambda tasks, path: written.append((tasks, path)),
         "opening": lambda *shown: opened.append(shown),
     }
     exec(cell_with("run.record("), {"run": run, "report": report} | names)
-    assert written == [(["a", "b"], Path("run/trained.parquet"))]
+    kept = [(["c"], Path("run/kept.parquet"))] if eval_tasks == "kept" else []
+    assert written == [(["a", "b"], Path("run/trained.parquet")), *kept]
+    assert [one for one in said[0][1] if one == "kept.parquet"] == ["kept.parquet"] * len(kept)
     assert opened == [(run, "Reward rose.", None)]
     assert said[0][0] == {"training": status}
     assert page.name in said[0][1]

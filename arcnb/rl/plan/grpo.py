@@ -114,7 +114,10 @@ class GrpoPlan(Plan):
     )
 
     eval_tasks: str = option(
-        "arc-agi-1/evaluation", "task set that is never trained on, for evaluation while training", free=True
+        "arc-agi-1/evaluation",
+        "task set that is never trained on, for evaluation while training; kept: some of `tasks`, kept from "
+        "training",
+        free=True,
     )
     n_eval_tasks: int = option(2, "tasks to sample from it, among those whose prompts fit; 0 takes all")
     eval_steps: int = option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import ended_early
 from arcnb.arc.predictions.tables import other_versions
+from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.plans import refuse
@@ -16,19 +17,32 @@ from arcnb.synth.splits import LeftOut, trainable_tasks
 if TYPE_CHECKING:
     from arcnb.rl.plan.grpo import GrpoPlan
 
+KEPT = "kept"  # in the place of eval tasks
 _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_correct"]
 
 
 def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
     """(tasks to train on, tasks to evaluate on). Raises ArcnbError, also where none is left to train on."""
     refuse(plan.subject.source_problems())
-    tasks = load_tasks(plan.tasks)
-    eval_tasks = load_tasks(plan.eval_tasks) if plan.eval_tasks else tasks.subset([])
+    tasks, kept = load_tasks(plan.tasks), plan.eval_tasks == KEPT
+    eval_tasks = load_tasks(plan.eval_tasks) if plan.eval_tasks and not kept else tasks.subset([])
     left_out = LeftOut.of(plan.train_on_held_out, eval_tasks if plan.eval_steps else ())
     tasks = trainable_tasks(tasks, left_out)
     if plan.learn_from:
         tasks = tasks_solved_at_most(plan.max_solved, tasks, PredictionSet(plan.learn_from))
-    return tasks, eval_tasks
+    return _with_some_kept(plan, tasks) if kept else (tasks, eval_tasks)
+
+
+def _with_some_kept(plan: GrpoPlan, tasks: TaskSet) -> tuple[TaskSet, TaskSet]:
+    """(those to train on, `n_eval_tasks` that are kept from it), drawn from the seed."""
+    if len(tasks) <= plan.n_eval_tasks:
+        raise ArcnbError(
+            f"n_eval_tasks={plan.n_eval_tasks} of the {len(tasks)} tasks of {tasks.name} are to be kept from "
+            "training, which leaves none to train on; lower n_eval_tasks, or take more tasks"
+        )
+    drawn = rng(plan.seed, "kept").permutation(len(tasks))[: plan.n_eval_tasks]
+    kept = tasks.subset([tasks.ids[place] for place in sorted(drawn)])
+    return trainable_tasks(tasks, LeftOut.of(plan.train_on_held_out, kept)), kept
 
 
 def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: PredictionSet) -> TaskSet:

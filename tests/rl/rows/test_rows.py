@@ -111,6 +111,28 @@ def test_a_plan_names_the_tasks_of_a_run(tasks, predictions, tmp_path):
     assert training_tasks(GrpoPlan.of(named | {"max_solved": 1.0}))[0].ids == ["swap1", "swap2"]
 
 
+def test_eval_tasks_can_be_kept_from_the_tasks_themselves(tmp_path):
+    lines = []
+    for n in range(2, 6):
+        pair = {"input": [[1] * n + [0]], "output": [[1] * n + [2]]}
+        lines.append(Task.from_dict(f"line{n}", {"train": [pair, pair], "test": [pair]}))
+    turned = replace(Augmentation(n_rot90=1).apply_task(lines[0]), task_id="turned")
+    write_tasks([*lines, turned], tmp_path / "tasks.parquet")
+    named = {"tasks": str(tmp_path / "tasks.parquet"), "eval_tasks": "kept", "n_eval_tasks": 2}
+    found = {}
+    for seed in range(8):
+        chosen, kept = training_tasks(GrpoPlan.of(named | {"seed": seed}))
+        assert training_tasks(GrpoPlan.of(named | {"seed": seed}))[1].ids == kept.ids
+        found[tuple(kept.ids)] = chosen.ids
+        alike = {"line2", "turned"} if {"line2", "turned"} & {*kept.ids} else set()
+        assert {*chosen.ids} == {*(task.task_id for task in lines), "turned"} - {*kept.ids} - alike
+    assert len(found) > 1
+    with pytest.raises(ArcnbError, match=r"n_eval_tasks=5 of the 5 tasks of .* leaves none to train on"):
+        training_tasks(GrpoPlan.of(named | {"n_eval_tasks": 5}))
+    with pytest.raises(ArcnbError, match="eval_tasks 'kept' needs n_eval_tasks"):
+        training_tasks(GrpoPlan.of(named | {"n_eval_tasks": 0}))
+
+
 def test_a_silent_task_gives_its_rows_to_others():
     history = SignalHistory(visits=2, weight=0.0, lag=1)
     for row, (task, rewards, solved) in enumerate(
