@@ -1,4 +1,4 @@
-from .pictures.palettes import use_palette as use_palette
+from .pictures import palettes as palettes
 from .predictions.prediction_set import PredictionSet as PredictionSet
 from .scores.similarity import score as score
 from .scores.submission import score_submission as score_submission

@@ -98,7 +98,7 @@ def test_the_same_first_turns_are_refined(sampled, refined):
 
 def test_adapters_and_arms_are_evaluated_together(table, sampled, other):
     compared = {row["set"]: row["of"] for row in table["sets"]}
-    assert compared.keys() == {f"{sampled.path.name}/none", f"{sampled.path.name}/{other.name}"}
+    assert compared.keys() == {"03_inference/none", f"03_inference/{other.name}"}
     arms = table["fair_comparison"]
     assert [one["budget"] for one in arms] == ["completions", "tokens"]
     assert {one["verdict"] for one in arms} == {"not shown (1 of at least 3 seeds)"}

@@ -34,14 +34,21 @@ PALETTES: dict[str, tuple[str, ...]] = {
 _chosen: dict[str, str] = {}
 
 
+def check_palette(name: str) -> str:
+    """The name; ArcnbError, with the nearest one, where no palette has it."""
+    if name in PALETTES:
+        return name
+    raise ArcnbError(f"there is no palette {name!r}{nearest(name, PALETTES)}")
+
+
 def use_palette(name: str) -> None:
     """Draw with this palette from now on, in this process. Raises ArcnbError for a name that is none."""
-    _chosen["name"] = _checked(name)
+    _chosen["name"] = check_palette(name)
 
 
 def palette_name() -> str:
     """The palette in use; ArcnbError, with the nearest name, where the environment names none."""
-    return _checked(_chosen.get("name") or os.environ.get("ARCNB_PALETTE") or "arc")
+    return check_palette(_chosen.get("name") or os.environ.get("ARCNB_PALETTE") or "arc")
 
 
 def palette_css() -> str:
@@ -50,9 +57,3 @@ def palette_css() -> str:
         " ".join(f':root[data-palette="{name}"] .arcnb-grid .c{i}{{fill:{c}}}' for i, c in enumerate(colors))
         for name, colors in PALETTES.items()
     )
-
-
-def _checked(name: str) -> str:
-    if name in PALETTES:
-        return name
-    raise ArcnbError(f"there is no palette {name!r}{nearest(name, PALETTES)}")

@@ -9,6 +9,7 @@ import sys
 import nbformat
 import pytest
 
+from arcnb.arc.pictures.palettes import palette_name
 from arcnb.lab import cli
 from arcnb.lab.runs.finding import list_runs
 from tests.paths import NOTEBOOKS
@@ -126,8 +127,12 @@ def stem(number):
 
 def test_the_checks_of_all_notebooks_can_be_made_without_a_run(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ARCNB_PALETTE", raising=False)
     for path in sorted(NOTEBOOKS.glob("0*.ipynb")):
-        cli.main(["run", str(path), "--dry-run"])
+        cli.main(
+            ["run", str(path), "--dry-run", *(["-p", "palette", "lightness"] if "00_" in path.name else [])]
+        )
+        assert palette_name() == "arc", "checks change nothing in the command's process"
         assert "not all checks could be made" not in capsys.readouterr().err
 
 
