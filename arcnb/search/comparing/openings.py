@@ -49,7 +49,7 @@ def _missed(frame: pd.DataFrame, tasks: TaskSet) -> str:
     ends = {"all": best == 1, "some": best.between(0, 1, "neither"), "none": best == 0}
     told = ", ".join(f"{much} in {int(of.sum())}" for much, of in ends.items() if of.any())
     which = f"{len(best)} {'others' if (solved == 1).any() else 'tasks'}"
-    return f" Train pairs that the best program gets right, of the {which}: {told}."
+    return f" Train pairs that the best program gets right: {told} of the {which}."
 
 
 def _solved(frame: pd.DataFrame, tasks: TaskSet) -> tuple[int, int, bool]:

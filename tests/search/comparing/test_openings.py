@@ -44,9 +44,12 @@ def test_a_page_says_how_many_tasks_are_solved_and_shows_three_and_a_near_miss(s
     assert len(set(first)) == 2, "different programs come first"
     alone, _ = solved_opening({"a": frames["a"]}, sets, tasks)
     assert alone.startswith("Solved: 1 of 4 tasks (25%")
-    assert alone.endswith("Train pairs that the best program gets right, of the 3 others: none in 3.")
+    assert alone.endswith("Train pairs that the best program gets right: none in 3 of the 3 others.")
     nearly = frames["a"].assign(train_correct_grids=[1.0, 1.0, 0.5, 0.0], test_is_correct=[1, 0, 0, 0])
-    assert "the 3 others: all in 1, some in 1, none in 1." in solved_opening({"a": nearly}, sets, tasks)[0]
+    assert (
+        "gets right: all in 1, some in 1, none in 1 of the 3 others."
+        in solved_opening({"a": nearly}, sets, tasks)[0]
+    )
 
 
 def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, tasks, tmp_path):
@@ -56,7 +59,7 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
         "Solved: none of 4 tasks (0%, 95% interval 0 to"
     )
     none = missed.assign(train_correct_grids=0.0)
-    assert "of the 4 tasks: none in 4." in solved_opening({"a": none}, sets, tasks)[0]
+    assert "none in 4 of the 4 tasks." in solved_opening({"a": none}, sets, tasks)[0]
     unknown = frame.assign(test_is_correct=None, test_correct_grids=None, test_pixel_score=None)
     hidden = TaskSet("h", tuple(replace(t, test=tuple(Pair(p.input) for p in t.test)) for t in tasks))
     assert "; train pairs only; test outputs are unknown." in solved_opening({"a": unknown}, sets, hidden)[0]
