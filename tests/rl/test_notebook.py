@@ -94,7 +94,7 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
     gap.add(logps, logps, torch.ones(1, 2), torch.ones(1, 2))
     drawn: dict = {}
     plots = SimpleNamespace(grouped_curves=lambda _, groups: drawn.update(groups))
-    exec(cell_with("grouped_curves("), {"report": report, "plots": plots})
+    exec(cell_with("report.curve_groups()"), {"report": report, "plots": plots})
     logged = {name for row in report.history for name in row} | set(gap.metrics())
     for title, names in drawn.items():
         if not title.startswith(("turns", "answers by parse", "solved, guided", "guidance", "tree")):

@@ -317,6 +317,8 @@ def _over_steps(
         raise ValueError(f"none of {', '.join(panels)} has values in {where}")
     figure, places = _figure(len(drawn))
     alone = all(len(lines) == 1 for lines in drawn.values())
+    every = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    alike = len(drawn) > 1 and len(every) > 1 and all(list(lines) == every for lines in drawn.values())
     for number, (axes, (title, lines)) in enumerate(zip(places, drawn.items(), strict=True)):
         for color, (label, y) in zip(_colors()[number * alone :], lines.items(), strict=False):
             window = max(1, len(y) // 20) if smooth is None else smooth
@@ -327,9 +329,25 @@ def _over_steps(
             elif len(y):
                 marker = "o" if len(y) < 30 else ""
                 axes.plot(y.index, y, color=color, marker=marker, markersize=3, label=label)
-        _finish(figure, axes, title, step, "", legend=list(lines) != [title])
+        named = [label for label in lines if len(lines[label])]
+        if len(named) == 1 and named != [title] and not alike:
+            title = f"{title}: {named[0]}"
+        _finish(figure, axes, title, step, "")
+        if len(named) > 1 and not alike:
+            _legend_below(axes, named, 45, loc="upper left", bbox_to_anchor=(0, -0.26))
         _whole_steps(axes)
+    if alike:
+        drawn_lines = {line.get_label(): line for axes in places for line in axes.lines}
+        handles = [drawn_lines[label] for label in every if label in drawn_lines]
+        _legend_below(figure, every, 90, handles=handles, loc="outside lower left")
     return figure
+
+
+def _legend_below(owner: Any, labels: Sequence[str], width: int, **place: Any) -> None:
+    """A legend of axes, or of the whole figure, where it lies over no line. width: letters that fit."""
+    columns = min(3, max(1, width // max(map(len, labels))))
+    looks = {"frameon": False, "labelcolor": INK, "fontsize": 9, "borderpad": 0, "columnspacing": 1.2}
+    owner.legend(**place, ncols=columns, **looks)
 
 
 def _whole_steps(axes: Any) -> None:

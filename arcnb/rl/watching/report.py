@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +37,8 @@ FIRST_LOOK = (
     "executor_seconds",
     "step_time",
 )
+_HELD_OUT = "held_out/"  # what the names of an evaluation begin with
+_PASS = re.compile(r"pass@\d+")
 ROLLED_BACK = "rolled back"  # where training goes on in other processes only, see arcnb.rl.launch
 
 
@@ -170,12 +173,23 @@ class TrainingReport:
         return [name for name in ("reward", "held_out/pass@1") if any(name in row for row in self.history)]
 
     def held_out_table(self) -> pd.DataFrame:
-        """The evaluations of the eval tasks, a row each."""
+        """The evaluations of the eval tasks, a row each; names without their `held_out/`."""
         import pandas as pd
 
         rows = [row for row in self.history if "held_out/pass@1" in row]
-        names = dict.fromkeys(name for row in rows for name in row if name.startswith("held_out/"))
-        return pd.DataFrame(rows, columns=["step", *names]).set_index("step")
+        names = dict.fromkeys(name for row in rows for name in row if name.startswith(_HELD_OUT))
+        table = pd.DataFrame(rows, columns=["step", *names]).set_index("step")
+        return table.rename(columns=lambda name: name.removeprefix(_HELD_OUT))
+
+    def held_out_groups(self) -> dict[str, list[str]]:
+        """{title: logged names that belong into one picture} of the evaluations of the eval tasks."""
+        names = list(self.held_out_table())
+        groups = {
+            "solved (share)": [name for name in names if _PASS.fullmatch(name)],
+            "samples (share)": ["valid_outputs", "unique_outputs", "truncated"],
+            "turns: solved by turn": [name for name in names if "turn" in name],
+        }
+        return {title: [_HELD_OUT + name for name in some] for title, some in groups.items()}
 
     def outcome(self) -> dict:
         """Plain values for the run's manifest: last step's numbers; pass@k of the last evaluation of eval
@@ -183,8 +197,7 @@ class TrainingReport:
         table, held_out = self.table(), self.held_out_table()
         last = table.iloc[-1].to_dict() if len(table) else {}
         if len(held_out):
-            rates = held_out.iloc[-1].rename(lambda name: name.removeprefix("held_out/"))
-            last |= rates[rates.index.str.fullmatch(r"pass@\d+")].to_dict()
+            last |= {name: rate for name, rate in held_out.iloc[-1].items() if _PASS.fullmatch(name)}
         written = [PredictionSet(self.adapter.with_name(name)) for name in ("rollouts", "guided")]
         return {
             "headline": self.sentences,

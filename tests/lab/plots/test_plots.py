@@ -68,8 +68,24 @@ def test_long_curves_of_a_group_are_smoothed_and_named_once():
 def test_a_line_that_is_alone_in_its_group_is_named_and_one_that_is_the_title_is_not():
     metrics = [{"step": step, "error/NameError": 0.1, "kl": 0.2} for step in range(3)]
     errors, kl = plots.grouped_curves(metrics, {"exceptions": ["error/NameError"], "kl": ["kl"]}).axes
-    assert [text.get_text() for text in errors.get_legend().get_texts()] == ["NameError"]
-    assert kl.get_legend() is None
+    assert [axes.get_title(loc="left") for axes in (errors, kl)] == ["exceptions: NameError", "kl"]
+    assert errors.get_legend() is kl.get_legend() is None
+
+
+def test_a_legend_lies_over_no_line():
+    metrics = [{"step": step, "a/x": 0.0, "a/y": 1.0} for step in range(3)]
+    figure = plots.grouped_curves(metrics, {"both": ["a/x", "a/y"], "one": ["a/x"]})
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_legend().get_window_extent().y1 <= axes.get_window_extent().y0
+
+
+def test_panels_of_the_same_runs_share_one_legend():
+    logs = {name: [{"step": step, "x": 0.0, "y": 1.0} for step in range(3)] for name in ("a", "b")}
+    figure = plots.compared_curves(logs, ["x", "y"])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert [axes.get_legend() for axes in figure.axes] == [None, None]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 30])

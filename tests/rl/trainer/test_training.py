@@ -242,7 +242,8 @@ def test_held_out_tasks_are_evaluated_by_the_trainers_own_generation(train, tmp_
     report = train(tmp_path, max_steps=3, **options)
     table = report.held_out_table()
     assert list(table.index) == [0, 2, 3]
-    assert {"held_out/pass@1", "held_out/pass@3", "held_out/unique_outputs"} <= set(table.columns)
+    assert {"pass@1", "pass@3", "unique_outputs"} <= set(table.columns)
+    assert {"pass@1", "pass@3"} <= report.outcome().keys()
     rows = list(PredictionSet(tmp_path / "held_out").iter_predictions())
     assert len(rows) == 3 * 2 * 3
     assert {row.task_id for row in rows} == {task.task_id for task in held_out}

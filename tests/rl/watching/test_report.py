@@ -56,7 +56,9 @@ def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
     rows.append({"step": 1, "held_out/pass@1": 0.5, "held_out/turns/solved_by_2": 0.5})
     report = TrainingReport(tmp_path, 1, 1.0, rows)
     assert report.table()["reward"].tolist() == [2.0]
-    assert report.held_out_table()["held_out/turns/solved_by_2"].tolist()[1:] == [0.5]
+    assert report.held_out_table()["turns/solved_by_2"].tolist()[1:] == [0.5]
+    solved, _, turns = report.held_out_groups().values()
+    assert (solved, turns) == (["held_out/pass@1"], ["held_out/turns/solved_by_2"])
 
 
 def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
