@@ -109,6 +109,17 @@ def changed_by_training(
     return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
 
 
+# How predictions ended, in the words of the table; other statuses say it themselves.
+ENDS = {
+    "ok": "ran, valid outputs",
+    "no_code": "no program",
+    "error": "exception",
+    "invalid_output": "output that is no grid",
+    "output_limit": "too much output",
+    "nondeterministic": "other outputs each time",
+}
+
+
 def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """How predictions ended and their errors, most frequent first: a column a set, shares of its
     predictions."""
@@ -116,8 +127,10 @@ def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     columns = {}
     for name, frame in frames.items():
-        ends = frame["status"].replace("ok", "ran, valid outputs").value_counts()
-        kinds = error_types(frame, top=5).rename(lambda kind: f"error: {kind}")
+        ends = frame["status"].replace(ENDS).value_counts()
+        kinds = error_types(frame[frame["status"] == "error"], top=5).rename(
+            lambda kind: f"exception: {kind}"
+        )
         cut = pd.Series({"completion cut off": int((frame["finish_reason"] == "length").sum())})
         shares = pd.concat([ends, kinds, cut]) / max(1, len(frame))
         columns[f"{name} ({len(frame):,})"] = shares[shares > 0]

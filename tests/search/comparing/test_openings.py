@@ -73,10 +73,13 @@ def test_where_nothing_is_solved_or_predicted_the_first_sentence_says_so(sets, t
 def test_failures_are_shares_of_predictions_most_frequent_first(sets, tasks):
     frames = comparing.sets.read_sets(sets)
     broken = frames["a"].assign(
-        status=["ok", "error", "error", "timeout"], error_type=[None, "NameError", "NameError", None]
+        status=["ok", "error", "error", "invalid_output"],
+        error_type=[None, "NameError", "NameError", "OutputError"],
     )
     table = evaluation.failures({"a": broken, "b": frames["b"]})
     assert table.index[0] == "ran, valid outputs"
-    assert table.loc["error", "a (4)"] == table.loc["error: NameError", "a (4)"] == "50%"
-    assert table.loc["error", "b (4)"] == ""
+    assert table.loc["exception", "a (4)"] == table.loc["exception: NameError", "a (4)"] == "50%"
+    assert table.loc["exception", "b (4)"] == ""
+    assert "output that is no grid" in table.index
+    assert not table.index.str.contains("OutputError").any(), "which is no exception of the program's"
     assert evaluation.pass_rates(frames, tasks.ids).loc["b", "pass@1"].startswith("75% (")
