@@ -97,7 +97,7 @@ def test_only_so_many_tests_count(languages):
     [
         ({"base_reward_weight": 0.0, "perfect_reward_weight": 0.0}, "both 0: tests would not count"),
         ({"turns": 2}, "trained on in one turn"),
-        ({"reward": "right-grids"}, "reward='right-grids' is for ARC tasks"),
+        ({"reward": "solved"}, "reward='solved' is for ARC tasks"),
         ({"augment": "none"}, "augment='none' is for ARC tasks"),
         ({"refine_conversations": "refine.parquet"}, "trained on in one turn"),
     ],

@@ -85,7 +85,7 @@ def test_an_episode_goes_on_with_feedback_and_every_turn_is_kept(train, tmp_path
     )
     assert (line["turns/solved_by_1"], line["turns/solved_by_2"]) == pytest.approx((0, 1 / 3))
     assert line["turns/copied"] == pytest.approx(2 / 3)
-    assert line["reward_max"] == 10
+    assert line["reward_max"] == 1
 
 
 def test_only_the_models_own_tokens_are_trained(train, tmp_path, scripted, letter_model, monkeypatch):
