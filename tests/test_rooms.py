@@ -81,6 +81,17 @@ def test_a_face_has_the_names_that_it_promises(face):
     assert len(package.__all__) <= 12
 
 
+@pytest.mark.parametrize("face", faces())
+def test_a_module_that_a_face_names_is_loaded_by_its_own_package(face):
+    """It is an attribute of a package that is no face only once something has imported it."""
+    folder = ROOT.joinpath(*face.split("."))
+    for node in ast.parse((folder / "__init__.pyi").read_text()).body:
+        inside = folder.joinpath(*(node.module or "").split("."))
+        for name in (alias.name for alias in node.names if node.module):
+            if (inside / f"{name}.py").is_file() or (inside / name).is_dir():
+                assert name in importlib.import_module(f"{face}.{node.module}").__all__
+
+
 def test_notebooks_import_from_faces_only():
     names = set()
     for path in NOTEBOOKS.glob("*.ipynb"):
