@@ -76,7 +76,11 @@ def _refusals(path: Path, values: Mapping[str, Any], failed: list[str]) -> Itera
     tagged = [number for number, cell in enumerate(code) if TAG in cell.metadata.get("tags", [])]
     if not tagged:
         return
-    body = _statements(code[tagged[0]].source)
+    try:
+        body = ast.parse(code[tagged[0]].source).body
+    except SyntaxError as error:  # a magic, say
+        failed.append(f"SyntaxError: {error}")
+        return
     declared = notebook_parameters(notebook, path.name)
     asked = Foreseen(folder_of(run_name(path.stem)), values)
     known = default_values(declared) | folded(values, declared) | {"open_run": lambda name=None: asked}

@@ -131,6 +131,10 @@ def test_a_check_that_cannot_be_made_here_is_said(small, monkeypatch, tmp_path, 
     nbformat.write(content, small)
     assert cli.main(["run", str(small), "--dry-run"]) == 0
     assert "not all checks could be made here (FileNotFoundError: " in capsys.readouterr().err
+    content.cells[-2].source = "%time check_source(tasks)"
+    nbformat.write(content, small)
+    assert cli.main(["run", str(small), "--dry-run"]) == 0
+    assert "not all checks could be made here (SyntaxError: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
