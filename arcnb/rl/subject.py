@@ -19,7 +19,6 @@ from arcnb.programs.executor.limits import Limits
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
 from arcnb.rl.rows import PromptRows
-from arcnb.rl.rows.choice import KEPT
 from arcnb.rl.watching.held_out import HeldOut
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Subject:
         """Names of tasks and of their predictions that lead nowhere, a sentence each."""
         plan = self.plan
         yield from refusals(check_source, plan.tasks)
-        if plan.eval_tasks == KEPT:
+        if plan.keeps_tasks:
             if plan.n_eval_tasks < 1:
                 yield "eval_tasks 'kept' needs n_eval_tasks: so many tasks are kept from training"
         elif plan.eval_tasks:

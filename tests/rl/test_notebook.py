@@ -114,9 +114,9 @@ def test_the_curves_are_of_what_a_run_logs(train, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "eval_tasks"), [("done", "mine.json"), ("preempted", "kept"), ("collapsed", "kept")]
+    ("status", "keeps_tasks"), [("done", False), ("preempted", True), ("collapsed", True)]
 )
-def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status, eval_tasks):
+def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status, keeps_tasks):
     said = []
     run = SimpleNamespace(
         path=Path("run"),
@@ -130,14 +130,14 @@ def test_a_run_that_a_signal_stopped_is_recorded_as_preempted(status, eval_tasks
     )  # fmt: skip
     written, opened = [], []
     names = {
-        "plan": SimpleNamespace(eval_tasks=eval_tasks),
+        "plan": SimpleNamespace(keeps_tasks=keeps_tasks),
         "task_set": SimpleNamespace(subset=list),
         "eval_set": ["c"],
         "write_tasks": lambda tasks, path: written.append((tasks, path)),
         "opening": lambda *shown: opened.append(shown),
     }
     exec(cell_with("run.record("), {"run": run, "report": report} | names)
-    kept = [(["c"], Path("run/kept.parquet"))] if eval_tasks == "kept" else []
+    kept = [(["c"], Path("run/kept.parquet"))] if keeps_tasks else []
     assert written == [(["a", "b"], Path("run/trained.parquet")), *kept]
     assert [one for one in said[0][1] if one == "kept.parquet"] == ["kept.parquet"] * len(kept)
     assert opened == [(run, "Reward rose.", None)]

@@ -304,6 +304,11 @@ class GrpoPlan(Plan):
         return self.trl["num_generations"] * self.prompts_per_step // parts
 
     @property
+    def keeps_tasks(self) -> bool:
+        """Whether some of the tasks are kept from training, to be evaluated on."""
+        return self.eval_tasks == "kept"
+
+    @property
     def prompts_a_round(self) -> int:
         """Prompts, each with its group, of one round of sampling: those of several optimizer steps, whose
         parts TRL's steps_per_generation counts."""

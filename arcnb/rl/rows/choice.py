@@ -17,20 +17,20 @@ from arcnb.synth.splits import LeftOut, trainable_tasks
 if TYPE_CHECKING:
     from arcnb.rl.plan.grpo import GrpoPlan
 
-KEPT = "kept"  # in the place of eval tasks
 _JUDGED = ["task_id", "task_fingerprint", "turn", "train_is_correct", "test_is_correct"]
 
 
 def training_tasks(plan: GrpoPlan) -> tuple[TaskSet, TaskSet]:
     """(tasks to train on, tasks to evaluate on). Raises ArcnbError, also where none is left to train on."""
     refuse(plan.subject.source_problems())
-    tasks, kept = load_tasks(plan.tasks), plan.eval_tasks == KEPT
-    eval_tasks = load_tasks(plan.eval_tasks) if plan.eval_tasks and not kept else tasks.subset([])
+    tasks = load_tasks(plan.tasks)
+    named = plan.eval_tasks and not plan.keeps_tasks
+    eval_tasks = load_tasks(plan.eval_tasks) if named else tasks.subset([])
     left_out = LeftOut.of(plan.train_on_held_out, eval_tasks if plan.eval_steps else ())
     tasks = trainable_tasks(tasks, left_out)
     if plan.learn_from:
         tasks = tasks_solved_at_most(plan.max_solved, tasks, PredictionSet(plan.learn_from))
-    return _with_some_kept(plan, tasks) if kept else (tasks, eval_tasks)
+    return _with_some_kept(plan, tasks) if plan.keeps_tasks else (tasks, eval_tasks)
 
 
 def _with_some_kept(plan: GrpoPlan, tasks: TaskSet) -> tuple[TaskSet, TaskSet]:
