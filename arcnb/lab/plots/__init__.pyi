@@ -1,11 +1,11 @@
 from . import comparison as comparison
+from .figure import save_figure as save_figure
 from .plots import compared_curves as compared_curves
 from .plots import correlation as correlation
 from .plots import grouped_curves as grouped_curves
 from .plots import heat_map as heat_map
 from .plots import histogram as histogram
 from .plots import pass_at_k as pass_at_k
-from .plots import save_figure as save_figure
 from .plots import score_evolution as score_evolution
 from .plots import solved_against_completions as solved_against_completions
 from .plots import training_curves as training_curves

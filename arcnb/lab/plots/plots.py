@@ -1,25 +1,14 @@
 """Figures that notebooks show: pass@k, training curves, histograms, searches. Each takes data and returns a
-Figure.
+Figure (arcnb.lab.plots.figure)."""
 
-The figures have no background and a grey that reads on white and on black, so one picture serves a light
-page, a dark page and print. They are made without pyplot: no window, no global state, nothing to close; a
-notebook shows the figure that is a cell's last value, as SVG.
-"""
-
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arcnb.errors import number_of
+from arcnb.lab.plots.figure import INK, SERIES, colors, finish, legend_below, new_figure, whole_steps
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-INK = "#7b858f"  # 3.8:1 on white, 4.8:1 on the dark page
-# Okabe and Ito's colors, which color-blind readers tell apart, in the order of contrast on both backgrounds.
-SERIES = ("#0a84c6", "#e06c00", "#009e73", "#cc5c9e", "#b58900", "#56b4e9", "#8a6fd1")
 
 
 def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = "pass@k") -> "Figure":
@@ -27,8 +16,8 @@ def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = 
     nothing was predicted; several frames by name are drawn together. The legend says how
     many tasks have fewer than the last k predictions (column n_short) and count with those."""
     named = {"": curves} if hasattr(curves, "columns") else dict(curves)
-    figure, (axes,) = _figure()
-    for (name, frame), color in zip(named.items(), _colors(), strict=False):
+    figure, (axes,) = new_figure()
+    for (name, frame), color in zip(named.items(), colors(), strict=False):
         k, mean, low, high = (frame[name].to_numpy(float) for name in ("k", "mean", "low", "high"))
         axes.fill_between(k, 100 * low, 100 * high, color=color, alpha=0.18, linewidth=0)
         short = int(frame["n_short"].max()) if len(frame) else 0
@@ -41,7 +30,7 @@ def pass_at_k(curves: "pd.DataFrame | Mapping[str, pd.DataFrame]", title: str = 
     axes.minorticks_off()
     axes.set_ylim(0, max(10, axes.get_ylim()[1]))  # of nothing solved, too
     legend = len(named) > 1 or any(frame["n_short"].any() for frame in named.values())
-    return _finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
+    return finish(figure, axes, title, "k: predictions per task", "tasks solved (%)", legend)
 
 
 def training_curves(
@@ -102,8 +91,8 @@ def histogram(
     if not len(everything):
         raise ValueError(f"there are no values for the histogram {title!r}")
     edges = np.histogram_bin_edges(everything, bins=40)
-    figure, (axes,) = _figure()
-    for (name, array), color in zip(arrays.items(), _colors(), strict=False):
+    figure, (axes,) = new_figure()
+    for (name, array), color in zip(arrays.items(), colors(), strict=False):
         axes.hist(array, bins=edges, color=color, alpha=0.75 if len(arrays) == 1 else 0.5, label=name)
     if limit is not None:
         above = sum(int((array > limit).sum()) for array in arrays.values())
@@ -111,7 +100,7 @@ def histogram(
         axes.axvline(limit, color=SERIES[1], linestyle="--", linewidth=1.5)
         text = f"dashed: {limit:g} ({100 * above / max(1, n_values):.1f} % above)"
         axes.text(1, 1.02, text, transform=axes.transAxes, ha="right", va="bottom", color=SERIES[1])
-    return _finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
+    return finish(figure, axes, title, label, "count", legend=len(arrays) > 1)
 
 
 def correlation(table: "pd.DataFrame") -> "Figure | None":
@@ -119,11 +108,11 @@ def correlation(table: "pd.DataFrame") -> "Figure | None":
     names = list(table.columns[:30])
     if not names:
         return None
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     side = max(3.6, 0.24 * len(names) + 1.6)
     figure.set_size_inches(side + 0.8, side)
     image = axes.imshow(table.loc[names, names], vmin=-1, vmax=1, cmap="PuOr", interpolation="nearest")
-    _finish(figure, axes, "Used together", "", "")
+    finish(figure, axes, "Used together", "", "")
     axes.grid(False)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
@@ -142,13 +131,13 @@ def heat_map(rates: "pd.DataFrame") -> "Figure":
     shown = rates[solved] if solved.any() else rates
     ordered = shown.loc[shown.fillna(0).mean(axis=1).sort_values(ascending=False, kind="stable").index]
     values = ordered.to_numpy(float).T
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     figure.set_size_inches(9.6, 1.9 + 0.34 * len(values))
     norm = PowerNorm(0.4, vmin=0, vmax=1)
     image = axes.imshow(values, norm=norm, cmap="viridis", aspect="auto", interpolation="nearest")
     others = "; the others are left out" if 0 < solved.sum() < len(rates) else ""
     said = f"{solved.sum()} of {len(rates)} tasks are solved by some prediction{others}"
-    _finish(figure, axes, "Solve rate of each task", said, "")
+    finish(figure, axes, "Solve rate of each task", said, "")
     axes.grid(False)
     axes.set_yticks(range(len(values)), list(rates.columns), fontsize=9)
     if len(ordered) <= 40:
@@ -166,7 +155,7 @@ def upset(solved: "pd.DataFrame") -> "Figure":
     solved: index task_id, one boolean column a set. Dots under a bar mark the sets of its group.
     """
     groups = solved[solved.any(axis=1)].value_counts(sort=True).head(16)
-    figure, _ = _figure()
+    figure, _ = new_figure()
     figure.clear()
     figure.set_size_inches(max(4.8, 1.8 + 0.45 * len(groups)), 2.6 + 0.3 * solved.shape[1])
     bars, dots = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 0.3 * solved.shape[1] + 0.2))
@@ -175,9 +164,9 @@ def upset(solved: "pd.DataFrame") -> "Figure":
         bars.text(number, count, f"{count}", ha="center", va="bottom", color=INK, fontsize=9)
         rows = [row for row, member in enumerate(members) if member]
         dots.plot([number] * len(rows), rows, color=SERIES[0], marker="o", markersize=7)
-    _finish(figure, bars, "Tasks solved by which", "", "tasks")
+    finish(figure, bars, "Tasks solved by which", "", "tasks")
     names = [f"{name} ({int(solved[name].sum())})" for name in solved]
-    _finish(figure, dots, "", "" if len(groups) else "no task is solved", "")
+    finish(figure, dots, "", "" if len(groups) else "no task is solved", "")
     dots.set_yticks(range(len(names)), names)
     dots.set_ylim(len(names) - 0.5, -0.5)
     for axes in (bars, dots):
@@ -195,7 +184,7 @@ def score_evolution(rows: "pd.DataFrame", title: str) -> "Figure":
     valid outputs stand below zero; those that solve all train pairs are ringed.
     """
     score = "train_pixel_score"
-    figure, (axes,) = _figure()
+    figure, (axes,) = new_figure()
     known = rows[score].astype(float).fillna(0)
     values = known.where(rows["status"] == "ok", -0.05)
     for number, (_, of_round) in enumerate(rows.groupby("learned")):
@@ -206,7 +195,7 @@ def score_evolution(rows: "pd.DataFrame", title: str) -> "Figure":
     solved = rows[rows["train_is_correct"] == 1]
     axes.scatter(solved["completion"], values[solved.index], s=60, facecolor="none", edgecolor=SERIES[1])
     axes.set_ylim(-0.1, 1.05)
-    return _finish(figure, axes, title, "completion (a color a round; below zero: no valid outputs)", score)
+    return finish(figure, axes, title, "completion (a color a round; below zero: no valid outputs)", score)
 
 
 def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
@@ -214,7 +203,7 @@ def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
 
     pairs: the table of `arcnb.search.comparing.searches.paired_curve`.
     """
-    figure, (both, difference) = _figure(2)
+    figure, (both, difference) = new_figure(2)
     x = pairs["completions"]
     labels = {"alone": "search alone", "learned": "search and learn"}
     for (name, label), color in zip(labels.items(), SERIES, strict=False):
@@ -226,74 +215,9 @@ def solved_against_completions(pairs: "pd.DataFrame") -> "Figure":
     difference.plot(x, 100 * pairs["difference"], color=SERIES[2], marker="o", markersize=4)
     difference.axhline(0, color=INK, linewidth=0.8)
     for axes in (both, difference):
-        _whole_steps(axes)
-    _finish(figure, both, "Tasks solved", "completions a task", "tasks (%)", legend=True)
-    return _finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
-
-
-def save_figure(figure: "Figure", path: str | Path) -> Path:
-    """Write .svg (the same bytes for the same data) or .png."""
-    from arcnb.machine.files import write_whole
-
-    path = Path(path)
-    if path.suffix == ".svg":
-        write_whole(path, figure._repr_svg_())
-    else:
-        figure.savefig(path, dpi=160, transparent=True)
-    return path
-
-
-def _figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
-    """A figure with one panel, or panels two in a row, that shows itself in a notebook."""
-    from matplotlib.figure import Figure as MatplotlibFigure
-
-    class Figure(MatplotlibFigure):
-        def __repr__(self) -> str:
-            """What it shows, in words: the alternative text of the picture."""
-            return ". ".join(filter(None, map(_told, self.axes)))
-
-        def _repr_svg_(self) -> str:
-            from matplotlib import rc_context
-
-            buffer = io.StringIO()
-            # Letters stay letters (small, searchable) and ids do not depend on chance.
-            with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcnb"}):
-                self.savefig(
-                    buffer, format="svg", transparent=True, metadata={"Date": None, "Title": repr(self)}
-                )
-            return buffer.getvalue()
-
-        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-            """For JupyterLab, which shows no SVG of a notebook that it does not trust: 160 dpi, at normal
-            size."""
-            buffer = io.BytesIO()
-            self.savefig(buffer, format="png", transparent=True, dpi=160)
-            return buffer.getvalue(), {"width": round(100 * self.get_figwidth())}
-
-    columns = min(2, n_panels)
-    rows = -(-n_panels // columns)
-    figure = Figure(
-        figsize=(5.6 if columns == 1 else 9.6, 3.3 if n_panels == 1 else 2.6 * rows), layout="constrained"
-    )
-    panels = [figure.add_subplot(rows, columns, number + 1) for number in range(n_panels)]
-    return figure, panels
-
-
-def _told(axes: Any) -> str:
-    """Title, first and last value of each line, height of the bars, range of an image, texts in the plot."""
-    said = []
-    named = [line for line in axes.lines if not line.get_label().startswith("_")]
-    for line in named or axes.lines:
-        x, y = (list(values) for values in line.get_data())
-        if x and (named or x[0] != x[-1]):  # one that marks a place is no series
-            name = line.get_label() if named and line.get_label() != axes.get_title(loc="left") else ""
-            said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
-    if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
-        said.append(f"{number_of(len(bars), 'bar')}, the highest {max(bars):.3g}")
-    said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
-    said += [text.get_text().strip() for text in axes.texts]
-    title, unit = axes.get_title(loc="left"), axes.get_ylabel()
-    return f"{title}{f', {unit}' if unit else ''}: {'; '.join(said) or 'no values'}" if title else ""
+        whole_steps(axes)
+    finish(figure, both, "Tasks solved", "completions a task", "tasks (%)", legend=True)
+    return finish(figure, difference, "Learned minus alone", "completions a task", "percentage points")
 
 
 def _column(metrics: "pd.DataFrame | Sequence[Mapping]", name: str, step: str) -> "pd.Series":
@@ -315,12 +239,12 @@ def _over_steps(
     drawn = {title: lines for title, lines in panels.items() if any(map(len, lines.values()))}
     if not drawn:
         raise ValueError(f"none of {', '.join(panels)} has values in {where}")
-    figure, places = _figure(len(drawn))
+    figure, places = new_figure(len(drawn))
     alone = all(len(lines) == 1 for lines in drawn.values())
     every = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
     alike = len(drawn) > 1 and len(every) > 1 and all(list(lines) == every for lines in drawn.values())
     for number, (axes, (title, lines)) in enumerate(zip(places, drawn.items(), strict=True)):
-        for color, (label, y) in zip(_colors()[number * alone :], lines.items(), strict=False):
+        for color, (label, y) in zip(colors()[number * alone :], lines.items(), strict=False):
             window = max(1, len(y) // 20) if smooth is None else smooth
             if window > 1:
                 axes.plot(y.index, y, color=color, alpha=0.3, linewidth=1)
@@ -332,44 +256,12 @@ def _over_steps(
         named = [label for label in lines if len(lines[label])]
         if len(named) == 1 and named != [title] and not alike:
             title = f"{title}: {named[0]}"
-        _finish(figure, axes, title, step, "")
+        finish(figure, axes, title, step, "")
         if len(named) > 1 and not alike:
-            _legend_below(axes, named, 45, loc="upper left", bbox_to_anchor=(0, -0.26))
-        _whole_steps(axes)
+            legend_below(axes, named, 45, loc="upper left", bbox_to_anchor=(0, -0.26))
+        whole_steps(axes)
     if alike:
         drawn_lines = {line.get_label(): line for axes in places for line in axes.lines}
         handles = [drawn_lines[label] for label in every if label in drawn_lines]
-        _legend_below(figure, every, 90, handles=handles, loc="outside lower left")
+        legend_below(figure, every, 90, handles=handles, loc="outside lower left")
     return figure
-
-
-def _legend_below(owner: Any, labels: Sequence[str], width: int, **place: Any) -> None:
-    """A legend of axes, or of the whole figure, where it lies over no line. width: letters that fit."""
-    columns = min(3, max(1, width // max(map(len, labels))))
-    looks = {"frameon": False, "labelcolor": INK, "fontsize": 9, "borderpad": 0, "columnspacing": 1.2}
-    owner.legend(**place, ncols=columns, **looks)
-
-
-def _whole_steps(axes: Any) -> None:
-    """No marks between whole numbers, also where there is one alone."""
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-
-
-def _finish(figure: "Figure", axes: Any, title: str, x: str, y: str, legend: bool = False) -> "Figure":
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.set_facecolor("none")
-    axes.tick_params(colors=INK, labelsize=10, length=3)
-    axes.grid(axis="y", color=INK, alpha=0.25, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(INK)
-    if legend:
-        axes.legend(frameon=False, labelcolor=INK, fontsize=10)
-    return figure
-
-
-def _colors() -> list[str]:
-    return list(SERIES) * 20

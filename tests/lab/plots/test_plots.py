@@ -9,6 +9,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.plots import plots
+from arcnb.lab.plots.figure import save_figure
 from arcnb.models.training.log import read_metrics
 
 
@@ -123,11 +124,11 @@ def test_correlation_names_rows_and_columns():
 
 
 def test_the_same_data_gives_the_same_picture(curve, tmp_path):
-    first = plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.svg").read_bytes()
-    second = plots.save_figure(plots.pass_at_k(curve), tmp_path / "b.svg").read_bytes()
+    first = save_figure(plots.pass_at_k(curve), tmp_path / "a.svg").read_bytes()
+    second = save_figure(plots.pass_at_k(curve), tmp_path / "b.svg").read_bytes()
     assert first == second
     assert b"k: predictions per task" in first, "letters stay letters"
-    assert plots.save_figure(plots.pass_at_k(curve), tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert save_figure(plots.pass_at_k(curve), tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_notebook_gets_svg_and_png(curve):
