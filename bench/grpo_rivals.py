@@ -32,12 +32,12 @@ SHARE = 0.35
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
-    "lean": (12, 4, 150),
+    "lean": (16, 4, 260),
     "once": (12, 4, 150),
     "ahead": (12, 4, 150),
-    "trl": (5, 1, 200),
+    "trl": (9, 1, 520),
     "unsloth": (4, 2, 200),
-    "grouped": (10, 2, 400),
+    "grouped": (9, 1, 900),
     "async": (10, 2, 120),
 }
 LEAN = {
