@@ -110,6 +110,7 @@ def train_here(
 ) -> TrainingReport:
     """Carry the plan out in this process."""
     with Executor(workers_of(plan), plan.subject.limits) as executor:
+        executor.warm()  # while model and engine load
         return train_grpo(plan, tasks, eval_tasks, executor, callbacks)
 
 

@@ -60,19 +60,32 @@ class Pool:
     def not_full(self) -> Iterator[WarmServer]:
         """Servers at work that may hold one more batch."""
         for server in self.servers:
-            if server.batches and len(server.batches) < DEPTH[server.batches[-1].lane]:
+            if server.batches and _has_room(server):
                 yield server
 
     def idle(self, kind: tuple[str, int]) -> WarmServer:
-        """A server of this kind without a batch; a new one if there is none."""
-        for server in self.servers:
-            if not server.batches and (server.kind, server.hash_seed) == kind:
-                return server
-        return self._start(kind)
+        """A server of this kind without a batch, rather one that is ready; a new one if there is none."""
+        idle = [server for server in self._of(kind) if not server.batches]
+        return max(idle, key=lambda server: server.ready, default=None) or self._start(kind)
+
+    def quick(self, kind: tuple[str, int]) -> WarmServer:
+        """A server of this kind for a quick batch. Where all that are ready are at work, one of them has it
+        sooner than a new one, which takes a second to start; another is started for what comes after."""
+        ready = [server for server in self._of(kind) if server.ready and _has_room(server)]
+        if not ready:
+            return self.idle(kind)
+        server = min(ready, key=lambda one: len(one.batches))
+        own = self._of(kind)
+        if server.batches and all(one.ready for one in own) and len(own) < self.workers:
+            self._start(kind)
+        return server
+
+    def _of(self, kind: tuple[str, int]) -> list[WarmServer]:
+        return [server for server in self.servers if (server.kind, server.hash_seed) == kind]
 
     def warm(self, kind: tuple[str, int]) -> None:
         """Start servers of this kind until there is one for every worker."""
-        for _ in range(self.workers - sum((one.kind, one.hash_seed) == kind for one in self.servers)):
+        for _ in range(self.workers - len(self._of(kind))):
             self._start(kind)
 
     def _start(self, kind: tuple[str, int]) -> WarmServer:
@@ -175,6 +188,10 @@ class Pool:
             for ticket in reversed(batch.tickets.values()):
                 ticket.losses += server.ready and place == 0  # the others it had not come to
                 yield ticket, wire.Record("lost"), batch.lane
+
+
+def _has_room(server: WarmServer) -> bool:
+    return not server.batches or len(server.batches) < DEPTH[server.batches[-1].lane]
 
 
 def warn_once(lost: str) -> None:

@@ -171,7 +171,7 @@ class Service:
             busy, slow = pool.busy, pool.slow
             room = max(1, self.workers - slow)
             if busy - slow < room and (work := lanes.quick(None, 2 * room)):
-                pool.give(pool.idle(server_kind(work[1][0])), *work)
+                pool.give(pool.quick(server_kind(work[1][0])), *work)
                 continue
             for server in pool.not_full():
                 if work := lanes.quick((server.kind, server.hash_seed), 2 * room):

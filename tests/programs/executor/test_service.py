@@ -667,3 +667,15 @@ def test_a_warm_executor_has_its_servers_before_the_first_job():
         assert len(before) == 2
         assert answer(executor.submit(Job(program(7), GRIDS)).result()) == 7
         assert servers() - others == before
+
+
+def test_no_program_waits_for_a_server_to_start_while_a_ready_one_has_room(monkeypatch):
+    """Seven programs come when one of four servers is ready; the next one takes twenty seconds to start."""
+    from arcnb.programs.executor import warm_server
+
+    with Executor(4, limits=ROOMY) as executor:
+        assert answer(executor.submit(Job(program(1), GRIDS)).result()) == 1
+        monkeypatch.setattr(warm_server, "START", "import time; time.sleep(20)\n" + warm_server.START)
+        found = executor.run([Job(program(n), GRIDS) for n in range(2, 9)])
+        assert [answer(one) for one in found] == list(range(2, 9))
+        assert [server.ready for server in executor._service.pool.servers] == [True, False]
