@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.executor.service import usable_processors
 
 SALTS = itertools.count()  # no program twice in one run: its verdict would be remembered
-TABLES = "small,realistic,endless,hostile,endurance,scaling"
+TABLES = "small,realistic,endless,hostile,endurance,rounds,scaling"
 
 
 # ---------------------------------------------------------------- figures
@@ -197,6 +198,33 @@ def endurance(executor: Executor, n: int) -> list[dict]:
     return rows
 
 
+def first_rounds(workers: int) -> list[dict]:
+    """Rounds of 128 small programs to runners that are new, with scipy.ndimage in one of the first round, two
+    of the second, and so on; a second between two rounds, in which a model would sample."""
+    print("\nrounds of 128 programs to runners that are new, seconds")
+    runners = {"reference": Reference(workers), "protected": Protected(workers)}
+    print(f"{'round':>10}" + "".join(f"{name:>12}" for name in runners))
+    rows: list[dict] = []
+    try:
+        for number in range(1, 9):
+            row: dict = {"round": number}
+            for name, run in runners.items():
+                jobs = small(128, next(SALTS))
+                jobs[:number] = [
+                    replace(job, program=f"from scipy import ndimage\n{job.program}") for job in jobs[:number]
+                ]
+                start = time.perf_counter()
+                run(jobs)
+                row[name] = time.perf_counter() - start
+            rows.append(row)
+            print(f"{number:10}" + "".join(f"{row[name]:12.2f}" for name in runners), flush=True)
+            time.sleep(1)
+    finally:
+        for run in runners.values():
+            run.close()
+    return rows
+
+
 def resident_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -264,8 +292,10 @@ def main() -> None:
         f"{workers} workers, Python {platform.python_version()}, numpy {np.__version__}"
     )
     began = time.perf_counter()
-    if set(tables) - {"scaling"}:
+    if set(tables) - {"rounds", "scaling"}:
         two_workers(tables, workers, rounds, size, figures)
+    if "rounds" in tables:
+        figures.add("rounds", first_rounds(workers))
     if "scaling" in tables and len(counts) > 1:
         scaling(counts, rounds, size, figures)
     print(f"\n{time.perf_counter() - began:.0f} s, load {os.getloadavg()[0]:.1f}")
