@@ -1,6 +1,6 @@
 """A step of GRPO on a model of 8B parameters, ours beside its rivals: one command, one table.
 
-    python bench/grpo_rivals.py 3800 --json rivals.json    # 10 minutes on one GPU; 8600: longer prompts
+    python bench/grpo_rivals.py 3800 --seconds 1500 --json rivals.json    # on one GPU; 8600: longer prompts
     python bench/grpo_rivals.py 3800 --ways trl unsloth --json rivals.json    # adds to the file
     python bench/grpo_rivals.py toy --ways shared lean trl    # a look on a CPU, with a tiny model
 
@@ -35,7 +35,7 @@ STEPS = {
     "lean": (16, 4, 260),
     "once": (12, 4, 150),
     "ahead": (12, 4, 150),
-    "trl": (9, 1, 520),
+    "trl": (9, 1, 1000),
     "unsloth": (4, 2, 200),
     "grouped": (9, 1, 900),
     "async": (10, 2, 120),

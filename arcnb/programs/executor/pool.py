@@ -71,11 +71,11 @@ class Pool:
     def quick(self, kind: tuple[str, int]) -> WarmServer:
         """A server of this kind for a quick batch. Where all that are ready are at work, one of them has it
         sooner than a new one, which takes a second to start; another is started for what comes after."""
-        ready = [server for server in self._of(kind) if server.ready and _has_room(server)]
+        own = self._of(kind)
+        ready = [server for server in own if server.ready and _has_room(server)]
         if not ready:
             return self.idle(kind)
         server = min(ready, key=lambda one: len(one.batches))
-        own = self._of(kind)
         if server.batches and all(one.ready for one in own) and len(own) < self.workers:
             self._start(kind)
         return server
