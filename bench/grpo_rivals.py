@@ -8,9 +8,10 @@ Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_asy
 (unsloth without vLLM, where it computes a group's prompt once), `shared` (ours on policy), `lean` (ours with
 what pays: samples for four steps, the sampler's log-probabilities, a quarter of the references, half of each
 group, layer kernels if they are installed), `once` (the same with samples for one step), `ahead` (these drawn
-while the step before is learnt from). Each in a process of its own with a time limit. The table has seconds a
-step, its parts, the most memory, completions a second, and under it the floor: counted operations at 700 T a
-second (1 on a CPU), and bytes read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
+while the step before is learnt from), `lean_fp8` and `once_fp8` (vLLM's layers in eight bits).
+Each in a process of its own with a time limit. The table has seconds a step, its parts, the most memory,
+completions a second, and under it the floor: counted operations at 700 T a second (1 on a CPU), and bytes
+read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
 """
 
 import argparse
@@ -32,8 +33,10 @@ SHARE = 0.35
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
-    "lean": (16, 4, 260),
-    "once": (12, 4, 150),
+    "lean": (12, 4, 260),
+    "lean_fp8": (12, 4, 280),
+    "once": (12, 4, 250),
+    "once_fp8": (12, 4, 250),
     "ahead": (12, 4, 150),
     "trl": (9, 1, 1000),
     "unsloth": (4, 2, 200),
@@ -77,7 +80,9 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
                 job |= {"learner": learner, "generations": 2}
         if way == "grouped":
             job["vllm"] = False
-        if way in ("once", "ahead"):
+        if way.endswith("_fp8") and not toy:
+            job["weight_dtype"] = "fp8"
+        if way in ("once", "once_fp8", "ahead"):
             job |= {"generations": 1, "ahead": way == "ahead" and not toy}
         found.append((job, warm, limit))
     return found
@@ -96,7 +101,8 @@ def floor(job: dict, on_gpu: bool) -> dict[str, float]:
     layers, heads = config.num_hidden_layers, config.num_key_value_heads
     cache = 2 * 2 * layers * heads * config.hidden_size // config.num_attention_heads  # bytes a token
     once = shared_prefix.operations(config, 0, 1, 1)
-    weights = once["linear"] + once["head"]  # two operations and, in half precision, two bytes a weight
+    # Two operations and, in half precision, two bytes a weight.
+    weights = once["linear"] / (2 if job["weight_dtype"] == "fp8" else 1) + once["head"]
     read = tokens * (weights / job["generations"] + cache * (prompt + group * tokens / 2))
     found = {
         "generation": read / (4.8e12 if on_gpu else 2e10),

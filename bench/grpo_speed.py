@@ -34,9 +34,11 @@ import model_shapes
 STOPPED = "stopped by a signal"
 WAYS = ("trl", "shared", "unsloth")
 UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
-OURS = ("shared", "lean", "once", "ahead")  # with shared prompts; the last three are of grpo_rivals.py
+# With shared prompts; all but the first are of grpo_rivals.py.
+OURS = ("shared", "lean", "lean_fp8", "once", "once_fp8", "ahead")
 MORE = {
     "ahead": False,
+    "weight_dtype": "auto",
     "layer_kernels": False,
     "learner": {},
 }  # that the command line has no word for
@@ -146,7 +148,7 @@ def as_trl_has_it() -> None:
     from arcnb.rl.trainer import trainer
 
     trainer.lean_trainer = lambda base, *_: base
-    trainer.sample_ids_alone = trainer.send_merged_weights = lambda _: None
+    trainer.sample_ids_alone = trainer.send_merged_weights = lambda *_: None
 
 
 def work(job: dict) -> None:
@@ -210,6 +212,7 @@ def plan_of(job: dict):
         "vllm_group_attention": shared and job["group_attention"],
         "vllm_shared_weights": shared and job["shared_weights"],
         "vllm_ahead": job["ahead"],
+        "vllm_weight_dtype": job["weight_dtype"],
         "use_liger_kernel": job["layer_kernels"],
         **{f"learner_{name}": value for name, value in job["learner"].items()},
         "save_steps": 10**6,
@@ -266,6 +269,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
         "layer_kernels",
         "generations",
         "kv_cache_dtype",
+        "weight_dtype",
         "offload",
         "cascade",
         "group_attention",
@@ -297,6 +301,10 @@ def run(job: dict, limit: float, warm: int) -> dict:
                 "executor_seconds": round(statistics.median(row["executor_seconds"] for row in timed), 3),
                 "mean_tokens": round(statistics.mean(row["completions/mean_length"] for row in timed), 1),
             }
+            if gaps := [
+                row["sampling/logp_gap"] for row in timed if row.get("sampling/logp_gap") is not None
+            ]:
+                result["logp_gap"] = round(statistics.mean(gaps), 4)
     return result | ({"failed": ended} if ended else {})
 
 

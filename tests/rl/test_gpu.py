@@ -141,6 +141,14 @@ def test_an_engine_that_is_sent_the_adapter_alone_samples_from_the_policy(tmp_pa
 
 @pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
 @pytest.mark.parametrize("adapter_alone", [False, True])
+def test_an_engine_in_eight_bits_samples_from_the_policy(tmp_path, adapter_alone):
+    """Rounded anew each time, with new scales; or the adapter beside a base that was rounded once."""
+    pytest.importorskip("humming", reason="vLLM 0.23 asks for humming-kernels before it quantizes")
+    assert_followed(tmp_path, vllm_weight_dtype="fp8", vllm_adapter_alone=adapter_alone)
+
+
+@pytest.mark.skipif(not N_GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("adapter_alone", [False, True])
 def test_what_is_sampled_beside_the_learner_is_the_policys(tmp_path, adapter_alone):
     """At this rate policies one step apart are the same: what is left is what threads do to each other."""
     assert_followed(tmp_path, vllm_ahead=True, vllm_adapter_alone=adapter_alone, learning_rate=4e-6)

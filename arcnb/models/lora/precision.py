@@ -35,17 +35,23 @@ def four_bits_problem(in_vllm: bool = False) -> str | None:
     """
     if find_spec("bitsandbytes") is None:
         return "load_in_4bit=True needs the package bitsandbytes, which is not installed"
-    # Of all its quantizations vLLM 0.23 imports each with any other.
-    if in_vllm and find_spec("humming") is None and _vllm_asks_for("humming-kernels"):
-        return "load_in_4bit=True in vllm needs its package humming-kernels, which is not installed"
-    return None
+    return _missing_for("load_in_4bit=True in vllm") if in_vllm else None
 
 
-def _vllm_asks_for(package: str) -> bool:
+def eight_bits_problem() -> str | None:
+    """Why vLLM cannot have its weights in eight bits here, in one sentence; None where it can."""
+    return _missing_for("vllm_weight_dtype='fp8'")
+
+
+def _missing_for(what: str) -> str | None:
+    """Of all its quantizations vLLM 0.23 imports each with any other."""
     try:
-        return any(requirement.startswith(package) for requirement in requires("vllm") or ())
+        asked = any(one.startswith("humming-kernels") for one in requires("vllm") or ())
     except PackageNotFoundError:
-        return False
+        return None
+    if asked and find_spec("humming") is None:
+        return f"{what} needs vLLM's package humming-kernels, which is not installed"
+    return None
 
 
 def four_bit_config(compute_dtype):

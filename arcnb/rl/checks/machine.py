@@ -70,6 +70,7 @@ def _without_gpu(plan: GrpoPlan) -> Iterator[str]:
         "vllm_shared_weights=True": plan.vllm.shared_weights,
         f"vllm_kv_cache_dtype={plan.vllm.kv_cache_dtype!r}": plan.vllm.kv_cache_dtype != "auto",
         f"vllm_kv_cache_gb={plan.vllm.kv_cache_gb:g}": plan.vllm.kv_cache_gb,
+        "vllm_weight_dtype='fp8'": plan.vllm.eight_bits,
         "load_in_4bit=True": plan.load_in_4bit,
     }
     for setting, asked in needs_gpu.items():

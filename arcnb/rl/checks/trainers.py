@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from arcnb.models.lora.precision import four_bits_problem
+from arcnb.models.lora.precision import eight_bits_problem, four_bits_problem
 from arcnb.plans import conflicts
 from arcnb.rl.plan.grpo import GrpoPlan
 
@@ -13,6 +13,8 @@ def trainer_problems(plan: GrpoPlan) -> Iterator[str]:
     """What the trainer or the sampling engine cannot do."""
     unsloth = plan.trainer == "unsloth"
     if plan.load_in_4bit and (problem := four_bits_problem(unsloth and plan.samples_by_vllm)):
+        yield problem
+    if plan.vllm.eight_bits and plan.colocated and (problem := eight_bits_problem()):
         yield problem
     cache = plan.vllm.kv_cache_dtype
     if cache != "auto" and unsloth:
@@ -68,6 +70,8 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
     }
     for name, reasons in wrong.items():
         yield from conflicts({f"vllm_{name}=True": getattr(plan.vllm, name)}, reasons)
+    of_its_own = {"vllm_shared_weights=True, which has one copy for both": plan.vllm.shared_weights}
+    yield from conflicts({"vllm_weight_dtype='fp8'": plan.vllm.eight_bits}, plain_base | of_its_own)
     yield from conflicts({f"vllm_kv_cache_gb={plan.vllm.kv_cache_gb:g}": plan.vllm.kv_cache_gb}, elsewhere)
 
 

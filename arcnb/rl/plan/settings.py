@@ -124,6 +124,12 @@ class Vllm:
         "differs a little",
         within=("auto", "fp8"),
     )
+    weight_dtype: str = option(
+        "auto",
+        "type of the matrices of vLLM's layers: auto (the model's own), or fp8: half the size, rounded anew "
+        "from the merged weights of every round; the sampler differs more",
+        within=("auto", "fp8"),
+    )
     kv_cache_gb: float = option(
         0.0,
         "vLLM's cache; 0: what vllm_gpu_memory_utilization leaves. With a number several runs can start on a "
@@ -149,3 +155,8 @@ class Vllm:
         "trainer and vLLM have one copy of the base's weights, which saves its size (8B: 16 GB)",
         free=True,
     )
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether vLLM's layers compute with matrices in eight bits."""
+        return self.weight_dtype == "fp8"

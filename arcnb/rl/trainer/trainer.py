@@ -256,7 +256,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
         if not on_cpu:
             send_adapter_alone(trainer)
     elif plan.trainer == "trl":  # unsloth's engine has the policy's own weights
-        send_merged_weights(trainer)
+        send_merged_weights(trainer, plan.vllm.eight_bits)
     if plan.vllm.ahead:
         trainer.ahead = AsyncSampling(trainer)
     return trainer
@@ -271,6 +271,9 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
     engine = {"quantization": None} if plan.load_in_4bit else {}  # see `arcnb.rl.engine.weight_sync`
     if plan.half:
         engine["dtype"] = "float16"
+    if plan.vllm.eight_bits:
+        # One scale a matrix and one a token's activations; "fp8" alone would read what a checkpoint says.
+        engine["quantization"] = "fp8_per_tensor"
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
     if plan.vllm.kv_cache_gb:

@@ -61,6 +61,7 @@ def no_gpu(gpus, monkeypatch):
         ({"num_processes": 2, "num_generations": 4}, "num_processes=2"),
         ({"trainer": "unsloth"}, "trainer='unsloth'"),
         ({"vllm_shared_weights": True}, "vllm_shared_weights=True"),
+        ({"vllm_weight_dtype": "fp8"}, "vllm_weight_dtype='fp8'"),
         ({"vllm_group_attention": True}, "vllm_group_attention=True"),
     ],
 )

@@ -128,6 +128,18 @@ def test_an_engine_in_this_process_gets_all_weights_in_one_call(policy, ours):
     assert not any(module.merged for module in model.modules() if hasattr(module, "merged"))
 
 
+def test_an_engine_in_eight_bits_gets_them_as_weights_to_round(policy):
+    """By vLLM's way for weights that are rounded when they are loaded, never into the rounded ones."""
+    model, merged = policy
+    own, engine = colocated(model)
+    runner, rounded = own.vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner, {}
+    runner.reload_weights = lambda weights_iterator: rounded.update(weights_iterator)
+    send_merged_weights(own, eight_bits=True)
+    own.vllm_generation.sync_weights()
+    assert differs(rounded, merged) == []
+    assert (engine.calls, engine.resets) == (0, 1)
+
+
 def moved_and_sent(own, model, times: int) -> tuple[dict, dict]:
     """(weights of the base before, after `times` synchronisations of an adapter that moves)."""
     base = {name: w for name, w in model.named_parameters() if ".base_layer." in name}

@@ -143,6 +143,7 @@ class Opened(Exception):
         ({"vllm_kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8"}),
         ({"vllm_kv_cache_gb": 1.5}, {"kv_cache_memory_bytes": 3 << 29}),
         ({"load_in_4bit": True}, {"quantization": None}),
+        ({"vllm_weight_dtype": "fp8"}, {"quantization": "fp8_per_tensor"}),
     ],
     ids=str,
 )
@@ -176,6 +177,7 @@ def test_how_the_engine_in_the_process_is_opened(train, tmp_path, gpus, monkeypa
         ({"vllm_kv_cache_dtype": "fp8", "trainer": "unsloth"}, "vllm_kv_cache_dtype is for trainer='trl'"),
         ({"vllm_kv_cache_dtype": "fp8"}, "vllm_kv_cache_dtype='fp8' needs use_vllm=True"),
         ({"vllm_kv_cache_gb": 1.5}, "vllm_kv_cache_gb=1.5 does not go with use_vllm=False"),
+        ({"vllm_weight_dtype": "fp8"}, "vllm_weight_dtype='fp8' does not go with use_vllm=False"),
         ({"vllm_group_attention": True}, "vllm_group_attention=True does not go with use_vllm=False"),
         (
             {"vllm_group_attention": True, "trainer": "unsloth"},
@@ -205,6 +207,19 @@ def test_options_that_would_do_nothing_are_refused(said, options, message):
 def test_what_one_copy_of_the_weights_does_not_go_with(said, options, message):
     (sentence,) = said(use_vllm=True, vllm_shared_weights=True, **options)
     assert sentence.startswith(f"vllm_shared_weights=True does not go with {message}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vllm_mode": "server"}, "vllm_mode='server', whose engines run elsewhere"),
+        ({"vllm_shared_weights": True}, "vllm_shared_weights=True, which has one copy for both"),
+        ({"load_in_4bit": True}, "load_in_4bit=True"),
+    ],
+)
+def test_what_a_sampler_in_eight_bits_does_not_go_with(said, options, message):
+    found = said(use_vllm=True, vllm_weight_dtype="fp8", **options)
+    assert f"vllm_weight_dtype='fp8' does not go with {message}" in found
 
 
 def test_a_base_in_four_bits_stays_as_it_is_and_its_adapter_learns(train, tmp_path, monkeypatch):
@@ -243,9 +258,18 @@ def test_four_bits_in_unsloths_vllm_need_what_vllm_asks_for(said, monkeypatch):
     monkeypatch.setattr("arcnb.models.lora.precision.find_spec", lambda name: name != "humming" or None)
     monkeypatch.setattr("arcnb.models.lora.precision.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=True)
-    assert "in vllm needs its package humming-kernels, which is not" in sentence
+    assert "in vllm needs vLLM's package humming-kernels, which is not" in sentence
     (sentence,) = said(load_in_4bit=True, trainer="unsloth", use_vllm=False)
     assert "needs the package unsloth" in sentence
+
+
+def test_eight_bits_in_vllm_need_what_vllm_asks_for(said, monkeypatch):
+    monkeypatch.setattr("arcnb.models.lora.precision.find_spec", lambda name: name != "humming" or None)
+    monkeypatch.setattr("arcnb.models.lora.precision.requires", lambda name: ["humming-kernels[cu13]==0.1.4"])
+    assert "vllm_weight_dtype='fp8' needs vLLM's package humming-kernels, which is not installed" in said(
+        use_vllm=True, vllm_weight_dtype="fp8"
+    )
+    assert not any("humming" in sentence for sentence in said(use_vllm=True))
 
 
 def test_vllm_in_the_process_needs_a_gpu(quick, tasks, tmp_path, gpus, monkeypatch):
