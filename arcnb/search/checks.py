@@ -173,7 +173,7 @@ def _learning_problems(plan: SearchPlan) -> list[str]:
         )
     if lora.warmup_steps > 1 and lora.warmup_steps % 1:
         found.append(f"warmup_steps is {lora.warmup_steps}: whole steps, or a share below 1")
-    if not lora.modules:
+    if not lora.target_modules:
         found.append("lora.target_modules names no layer for the adapter")
     return found
 

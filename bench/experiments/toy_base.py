@@ -22,7 +22,7 @@ from arcnb.synth.ladder import ladder_task, ladder_tasks
 
 RUNGS = {"lines": [2.0**-rung for rung in range(1, 10)], "squares": [3.0**-rung for rung in range(1, 5)]}
 LORA = LoraSettings(
-    target_modules="q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj",
+    target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     learning_rate=5e-4,
     lr_scheduler_type="cosine",
     per_device_train_batch_size=32,

@@ -23,5 +23,10 @@ class Lora:
     @property
     def config(self) -> dict:
         """For peft's LoraConfig."""
-        values = {"lora_alpha" if name == "alpha" else name: value for name, value in vars(self).items()}
-        return values | {"target_modules": list(self.target_modules)}
+        # Named one by one: a subclass may have options that peft does not know.
+        return {
+            "r": self.r,
+            "lora_alpha": self.alpha,
+            "use_rslora": self.use_rslora,
+            "target_modules": list(self.target_modules),
+        }

@@ -93,6 +93,10 @@ class SftLora(Lora):
 
     use_dora: bool = option(False, "weight-decomposed LoRA")
 
+    @property
+    def config(self) -> dict:
+        return super().config | {"use_dora": self.use_dora}
+
 
 @dataclass(frozen=True)
 class SftPlan(Plan):

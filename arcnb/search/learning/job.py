@@ -72,7 +72,7 @@ def run_search(
     base = base_model(plan.model, plan.adapter)
     room = {}
     if LEARN in arms:
-        check_targets(plan.lora.modules, base.folder, base.name)
+        check_targets(plan.lora.target_modules, base.folder, base.name)
         n_adapters = min(plan.engine.adapters_at_once, len(plan.groups(tasks)))
         room = {"max_lora_rank": plan.lora.r, "max_loras": n_adapters}
     options = plan.engine.options(log=Path(plan.output, f"engine{shard[0]}.log"), **room)

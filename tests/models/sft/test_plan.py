@@ -74,6 +74,12 @@ def test_a_plan_comes_through_json_as_it_was():
     assert SftPlan.of(json.loads(json.dumps(plan.values()))) == plan
 
 
+def test_peft_is_told_of_dora_besides_the_shape():
+    lora = SftPlan.of({"lora_r": 4, "target_modules": ["q_proj"], "use_dora": True}).lora
+    shape = {"r": 4, "lora_alpha": 64, "use_rslora": True, "target_modules": ["q_proj"]}
+    assert lora.config == shape | {"use_dora": True}
+
+
 WRONG = [
     ({"max_length": 60}, r"no row fits max_length=60: with template arc_code already .* has \d+ tokens"),
     ({"max_length": 9999}, "max_length=9999 exceeds the 2048 tokens"),

@@ -79,7 +79,7 @@ def test_named_tasks_are_taken_of_all():
 
 
 def test_a_plan_survives_its_file(searching):
-    plan = searching(target_modules="q_proj,o_proj", arms="learn", budget_seconds=1)
+    plan = searching(target_modules=["q_proj", "o_proj"], arms="learn", budget_seconds=1)
     assert SearchPlan.of(json.loads(json.dumps(plan.values()))) == plan
 
 
@@ -126,11 +126,11 @@ def test_a_search_ends_before_its_time_is_up(hours, spent):
 
 
 def test_layers_that_the_model_lacks_are_named_before_anything_is_sampled(searching):
-    plan = searching(target_modules="q_proj, nowhere_proj")
+    plan = searching(target_modules=["q_proj", "nowhere_proj"])
     with pytest.raises(ArcnbError, match=r"has no layer 'nowhere_proj'; there are .*k_proj, .*q_proj"):
         run_shards(plan)
     assert not len(arm_predictions(plan, "alone"))
-    assert set(run_shards(searching(target_modules="self_attn.q_proj"))) == {"alone", "learn"}
+    assert set(run_shards(searching(target_modules=["self_attn.q_proj"]))) == {"alone", "learn"}
 
 
 # A process of a search that has work for a minute, and the notebook that starts it. sys.argv[1] is a folder.

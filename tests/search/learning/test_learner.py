@@ -274,7 +274,7 @@ def test_a_later_training_keeps_what_fits_and_says_nothing_more(tmp_path, small_
 
 
 def test_rank_alpha_and_layers_of_the_adapter_are_those_asked_for(learned, tmp_path):
-    _, weights = learned(replace(LORA, r=3, alpha=5, target_modules="q_proj, down_proj"))
+    _, weights = learned(replace(LORA, r=3, alpha=5, target_modules=["q_proj", "down_proj"]))
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
     assert set(config["target_modules"]) == {"q_proj", "down_proj"}

@@ -611,7 +611,7 @@ def fits(plan, task, numbers):
 
 def test_an_adapter_without_a_layer_of_the_model_is_refused(small_model):
     with pytest.raises(ArcnbError, match="nowhere_proj"):
-        LoraLearner(small_model, LoraSettings(target_modules="nowhere_proj"))
+        LoraLearner(small_model, LoraSettings(target_modules=["nowhere_proj"]))
 
 
 def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, monkeypatch):

@@ -71,18 +71,11 @@ class LoraLearner:
         dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
         base = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype).to(self.device)
         base.config.use_cache = False
-        config = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=settings.r,
-            lora_alpha=settings.alpha,
-            use_rslora=settings.use_rslora,
-            target_modules=list(settings.modules),
-            lora_dropout=0.0,
-        )
+        config = LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **settings.config)
         try:
             self._net = get_peft_model(base, config)
         except ValueError as error:  # no layer of the model has such a name
-            raise ArcnbError(f"lora.target_modules {', '.join(settings.modules)}: {error}") from error
+            raise ArcnbError(f"lora.target_modules {', '.join(settings.target_modules)}: {error}") from error
         self._net.create_or_update_model_card = lambda folder: None  # without a word of its own
         self._room = Room(self._net, settings)
         self._collate = collator(load_tokenizer(model).pad_token_id)

@@ -69,7 +69,7 @@ class Room:
     """
 
     def __init__(self, net, settings: LoraSettings):
-        self.net, self.modules, self.size = net, settings.modules, PartSize(settings.batch_tokens)
+        self.net, self.modules, self.size = net, settings.target_modules, PartSize(settings.batch_tokens)
         if settings.gradient_checkpointing:
             self._recompute()
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from arcnb.models.lora.options import Lora
 from arcnb.plans import option
-from arcnb.values import COUNT, POSITIVE, listed
+from arcnb.values import COUNT, POSITIVE
 
 SCHEDULES = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Lora):
     """The adapter, and how it is trained.
 
     batch_tokens and gradient_checkpointing decide memory and not what is learned; both give way by themselves
@@ -20,12 +21,9 @@ class LoraSettings:
     """
 
     r: int = option(16, "rank of the LoRA", within=COUNT)
-    alpha: float = option(
-        32.0, "its update is scaled by alpha / r, with use_rslora by alpha / sqrt(r)", within=POSITIVE
-    )
-    use_rslora: bool = option(True, "scale by the root of the rank")
-    target_modules: str = option(
-        "q_proj, k_proj, v_proj, o_proj", "linear layers that get it, separated by commas"
+    alpha: float = option(32.0, "its scale: alpha / sqrt(r) with use_rslora, else alpha / r", within=POSITIVE)
+    target_modules: list[str] = option(
+        lambda: ["q_proj", "k_proj", "v_proj", "o_proj"], "modules that the LoRA changes"
     )
     learning_rate: float = option(2e-4, "of the training", within=POSITIVE)
     lr_scheduler_type: str = option(
@@ -40,15 +38,10 @@ class LoraSettings:
     max_grad_norm: float = option(1.0, "gradients are clipped to this norm", within=POSITIVE)
     gradient_checkpointing: bool = option(False, "less memory for a fifth more time")
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        return tuple(listed(self.target_modules))
-
     def decisive(self) -> dict:
         """What decides the adapter, as JSON holds it; not how memory is saved."""
         spared = ("batch_tokens", "gradient_checkpointing")
-        kept = {name: value for name, value in vars(self).items() if name not in spared}
-        return kept | {"target_modules": list(self.modules)}
+        return {name: value for name, value in vars(self).items() if name not in spared}
 
 
 def learning_rate_share(settings: LoraSettings, step: int, n_steps: int) -> float:
