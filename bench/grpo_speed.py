@@ -279,6 +279,7 @@ def run(job: dict, limit: float, warm: int) -> dict:
     result = {name: job[name] for name in kept} | {"seconds": round(time.monotonic() - began, 1)}
     result |= {"path": took, "peak_gb": round(steps[-1]["peak_gb"], 1) if steps else None}
     result |= {"all_step_times": [round(step["seconds"], 3) for step in steps]}
+    result["all_executor_seconds"] = [round(row["executor_seconds"], 3) for row in rows]
     for name in ("peak_gb", "peak_used_gb"):  # each the most until then
         result |= {f"all_{name}": [round(step[name], 1) for step in steps]}
     timed, steps = rows[warm // job["generations"] :], steps[warm:]  # a row of rewards a generation
