@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from arcnb.errors import ArcnbError
 from arcnb.programs import wire
-from arcnb.programs.executor.lanes import OTHER_HASH_SEED, Batch, Ticket
+from arcnb.programs.executor.lanes import HASH_SEED, OTHER_HASH_SEED, Batch, Ticket
 from arcnb.programs.executor.warm_server import WarmServer
+from arcnb.programs.sandbox.preload import KINDS
 from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK
 
 # Processor time after which a program is handed back as slow, so that it holds up no quick one (0: never),
@@ -83,10 +84,13 @@ class Pool:
     def _of(self, kind: tuple[str, int]) -> list[WarmServer]:
         return [server for server in self.servers if (server.kind, server.hash_seed) == kind]
 
-    def warm(self, kind: tuple[str, int]) -> None:
-        """Start servers of this kind until there is one for every worker."""
-        for _ in range(self.workers - len(self._of(kind))):
-            self._start(kind)
+    def warm(self) -> None:
+        """Start what is missing of a server for every worker, of the kind that most programs need, and of one
+        of each other kind, for which the first round that asks would wait."""
+        for place, name in enumerate(KINDS):
+            kind = name, HASH_SEED
+            for _ in range((1 if place else self.workers) - len(self._of(kind))):
+                self._start(kind)
 
     def _start(self, kind: tuple[str, int]) -> WarmServer:
         server = WarmServer(*kind)

@@ -17,11 +17,10 @@ from concurrent.futures import CancelledError
 
 from arcnb.errors import ArcnbError
 from arcnb.programs import wire
-from arcnb.programs.executor.lanes import HASH_SEED, Lanes, Ticket, server_kind
+from arcnb.programs.executor.lanes import Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
 from arcnb.programs.executor.pool import PATIENCE, News, Pool
 from arcnb.programs.executor.verdicts import answer, compared, execution_of
-from arcnb.programs.sandbox.preload import KINDS
 
 NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
@@ -60,7 +59,7 @@ class Service:
             self.wake()
 
     def warm(self) -> None:
-        """Start a server for every worker, of the kind that most programs need."""
+        """Start a server for every worker, of the kind that most programs need, and one of each other."""
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
@@ -116,7 +115,7 @@ class Service:
             while not self._closed:
                 if self._to_warm:
                     self._to_warm = False
-                    self.pool.warm((KINDS[0], HASH_SEED))
+                    self.pool.warm()
                 self._take_in()
                 self._hand_out()
                 self._settle_all(self.pool.send())
