@@ -33,8 +33,8 @@ TINY = {
 }
 
 
-def qwen(hidden: int, intermediate: int, layers: int, heads: int, groups: int) -> dict:
-    """The shape of a Qwen2.5 of 7B or more."""
+def qwen(hidden: int, intermediate: int, layers: int, heads: int, groups: int, **more) -> dict:
+    """The shape of a Qwen2.5 of 7B or more; of a smaller one by what is different."""
     return {
         "vocab_size": 152064,
         "hidden_size": hidden,
@@ -44,10 +44,12 @@ def qwen(hidden: int, intermediate: int, layers: int, heads: int, groups: int) -
         "num_key_value_heads": groups,
         "max_position_embeddings": 32768,
         "tie_word_embeddings": False,
+        **more,
     }
 
 
 QWENS = {
+    "1.5b": qwen(1536, 8960, 28, 12, 2, vocab_size=151936, tie_word_embeddings=True),
     "7b": qwen(3584, 18944, 28, 28, 4),
     "14b": qwen(5120, 13824, 48, 40, 8),
     "32b": qwen(5120, 27648, 64, 40, 8),
