@@ -513,7 +513,12 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
     ("source", "message"),
     [
         ("nowhere.json", "nowhere.json: no such file, and not one of the sources"),
-        ("arc-agi-1/train", "did you mean 'arc-agi-1/training'?"),
+        ("nowhere.json", "one of the sources; there are arc-agi-1/evaluation,"),
+        (
+            "data",
+            "data: no such file, and not one of the sources (on the command line also names of runs); there",
+        ),
+        ("arc-agi-1/train", "not one of the sources; did you mean 'arc-agi-1/training'?"),
     ],
 )
 def test_a_source_that_does_not_exist_is_named(source, message):
