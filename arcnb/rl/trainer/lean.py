@@ -4,10 +4,10 @@
 
 TRL's `GRPOTrainer` (1.15, 1.16) scores a round of samples in one method: old and reference log-probabilities
 of all completions, then rewards and advantages. Here rewards come first, so that passes are made for
-completions that are trained alone. Four of its methods are extended, none is replaced: `_generate`,
-`_calculate_rewards`, `_get_per_token_logps_and_entropies` and `compute_loss`; what is left out is left out by
-masks. Losses and clipping stay TRL's; advantages among those trained are of arcnb.rl.trainer.crediting, which
-goes around this trainer.
+completions that are trained alone. Five of its methods are extended, none is replaced: `_tokenize_prompts`,
+`_generate`, `_calculate_rewards`, `_get_per_token_logps_and_entropies` and `compute_loss`; what is left out
+is left out by masks. Losses and clipping stay TRL's; advantages among those trained are of
+arcnb.rl.trainer.crediting, which goes around this trainer.
 What each option changes: docs/reference/grpo.md.
 """
 
@@ -86,6 +86,15 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
             if self.use_vllm and self.vllm_importance_sampling_correction and self._without_old_pass:
                 self._forget_correction()
             return batch | self._columns(batch, round_)
+
+        def _tokenize_prompts(self, prompts):
+            """TRL's, of each text once: those of a group are the same, and long."""
+            if not all(isinstance(prompt, str) for prompt in prompts):
+                return super()._tokenize_prompts(prompts)
+            texts = list(dict.fromkeys(prompts))
+            ids, images, fields = super()._tokenize_prompts(texts)
+            of_text = dict(zip(texts, ids, strict=True))
+            return [list(of_text[prompt]) for prompt in prompts], images, fields
 
         def _generate(self, prompts):
             made = super()._generate(prompts)

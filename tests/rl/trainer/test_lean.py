@@ -236,6 +236,29 @@ def test_a_reference_that_runs_on_a_part_has_the_whole_losss_expectation(small_m
     assert whole[1]["kl"] > 1e-4
 
 
+class Tokenising:
+    """As much of TRL's trainer as makes ids of prompts; notes what it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def _tokenize_prompts(self, prompts):
+        self.asked.append(prompts)
+        return [[len(prompt), n] for n, prompt in enumerate(prompts)], None, {}
+
+
+def test_a_prompt_is_tokenised_once_for_all_its_completions():
+    trainer = lean()(Tokenising)()
+    ids, images, fields = trainer._tokenize_prompts(["long", "long", "a", "long"])
+    assert trainer.asked == [["long", "a"]]
+    assert (ids, images, fields) == ([[4, 0], [4, 0], [1, 1], [4, 0]], None, {})
+    ids[0].append(9)  # a completion may follow
+    assert ids[1] == [4, 0]
+    conversations = [[{"role": "user", "content": "a"}]] * 2
+    assert len(trainer._tokenize_prompts(conversations)[0]) == 2
+    assert trainer.asked[-1] == conversations
+
+
 def test_every_completion_has_the_same_chance_to_be_drawn_and_groups_get_their_shares():
     groups = np.array([0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3])
     of = np.array([1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1], bool)
