@@ -16,6 +16,7 @@ from transformers.integrations.liger import apply_liger_kernel
 
 from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.machine.gpus import release_memory
+from arcnb.models.lora.precision import eight_bits_problem
 from arcnb.problems.plan import ProblemPlan
 from arcnb.problems.sets.files import load_problems
 from arcnb.rl.engine.shared_weights import sample_while_merged
@@ -143,7 +144,8 @@ def test_an_engine_that_is_sent_the_adapter_alone_samples_from_the_policy(tmp_pa
 @pytest.mark.parametrize("adapter_alone", [False, True])
 def test_an_engine_in_eight_bits_samples_from_the_policy(tmp_path, adapter_alone):
     """Rounded anew each time, with new scales; or the adapter beside a base that was rounded once."""
-    pytest.importorskip("humming", reason="vLLM 0.23 asks for humming-kernels before it quantizes")
+    if problem := eight_bits_problem():
+        pytest.skip(problem)
     assert_followed(tmp_path, vllm_weight_dtype="fp8", vllm_adapter_alone=adapter_alone)
 
 

@@ -185,14 +185,11 @@ def _files(path: Path) -> list[Path]:
                     "notebook 01 makes a set of a recipe, by whose name or tasks.parquet it is taken here"
                 )
                 raise ArcnbError(f"{path}: no such file; {recipe}")
-            # It looks like the name of a run, which the command line would have put a path for.
-            bare = (
-                " (on the command line also names of runs)"
-                if path.name == str(path).partition(".")[0]
-                else ""
-            )
-            sources = f"not one of the sources{bare}{nearest(str(path), SOURCES)}"
-            raise ArcnbError(f"{path}: no such file, and {sources}")
+            # One word may be the name of a run, which the command line would have put a path for.
+            one_word = path.name == str(path) and not path.suffix
+            runs = " (on the command line also names of runs)" if one_word else ""
+            nearby = nearest(str(path), SOURCES)
+            raise ArcnbError(f"{path}: no such file, and not one of the sources{runs}{nearby}")
         return [path]
 
 

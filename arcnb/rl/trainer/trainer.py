@@ -272,7 +272,7 @@ def _engines(parts: TrainerParts, on_cpu: bool) -> Iterator[None]:
     if plan.half:
         engine["dtype"] = "float16"
     if plan.vllm.eight_bits:
-        # One scale a matrix and one a token's activations; "fp8" alone would read what a checkpoint says.
+        # e4m3, rounded as weights are loaded: a scale for each matrix and one for each token's activations.
         engine["quantization"] = "fp8_per_tensor"
     if (cache := plan.vllm.kv_cache_dtype) != "auto":
         engine["kv_cache_dtype"] = cache
