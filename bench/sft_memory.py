@@ -1,6 +1,6 @@
 """What a fine-tuning (notebook 02) takes of a GPU, beside the estimate of its dry run, in one table.
 
-    python bench/sft_memory.py --json memory.json       # on one GPU of 80 GB or more; about six minutes
+    python bench/sft_memory.py --json memory.json       # on one GPU of 80 GB or more
     python bench/sft_memory.py --cases toy              # a look on a CPU, which counts no bytes
 
 Rows are random tokens, all of one length, or of lengths from a quarter of it on (`mixed`), half of them
@@ -10,6 +10,7 @@ use and that it held (GiB), seconds of the last step, and the estimate with its 
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from grpo_speed import made
+from grpo_speed import made, reason
 
 GIB = 1 << 30
 # case -> (shape, rows a step, tokens a row, options of the plan, mixed lengths)
@@ -54,7 +55,7 @@ def rows_of(n: int, length: int, mixed: bool, vocabulary: int):
 
 
 def work(job: dict) -> None:
-    """One case in this process; prints its numbers as the last line."""
+    """One case in this process; leaves its numbers in found.json of its folder."""
     import torch
     from transformers import TrainerCallback
 
@@ -92,23 +93,24 @@ def work(job: dict) -> None:
     if torch.cuda.is_available():
         used, held = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         found |= {"used": round(used / GIB, 2), "held": round(held / GIB, 2)}
-    print(json.dumps(found | {"step_seconds": round(times[-1] - times[-2], 2)}))
+    found["step_seconds"] = round(times[-1] - times[-2], 2)
+    (Path(job["folder"]) / "found.json").write_text(json.dumps(found))
 
 
 def run(case: str, model: str, limit: float) -> dict:
     """The numbers of a case, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        job = {"case": case, "model": model, "folder": folder}
+        job, log = {"case": case, "model": model, "folder": folder}, Path(folder) / "said.txt"
         command = [sys.executable, __file__, "--work", json.dumps(job)]
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-        except subprocess.TimeoutExpired:
-            return {"case": case, "failed": f"stopped after {limit:.0f} s"}
-    if ended.returncode:
-        print(ended.stderr[-4000:], file=sys.stderr, flush=True)
-        errors = [line for line in ended.stderr.splitlines() if "Error" in line]
-        return {"case": case, "failed": (errors or ["it said nothing"])[-1][:200]}
-    return {"case": case, **json.loads(ended.stdout.splitlines()[-1])}
+        with open(log, "w") as said:
+            try:
+                code = subprocess.run(command, stdout=said, stderr=said, timeout=limit).returncode
+            except subprocess.TimeoutExpired:
+                return {"case": case, "failed": f"stopped after {limit:.0f} s"}
+        if code:
+            print(log.read_text(errors="replace")[-4000:], file=sys.stderr, flush=True)
+            return {"case": case, "failed": reason(log, code)}
+        return {"case": case, **json.loads((Path(folder) / "found.json").read_text())}
 
 
 def main() -> None:
@@ -122,6 +124,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="rewritten after every case")
     args = parser.parse_args()
+    if set(args.cases) - {"toy"} and shutil.which("nvidia-smi") is None:
+        print("bench/sft_memory.py needs a GPU and was left out; --cases toy is a look on a CPU.")
+        return
     began, results = time.monotonic(), []
     for case in args.cases:
         shape = CASES[case][0]
