@@ -200,9 +200,12 @@ def endurance(executor: Executor, n: int) -> list[dict]:
 
 def first_rounds(workers: int) -> list[dict]:
     """Rounds of 128 small programs to runners that are new, with scipy.ndimage in one of the first round, two
-    of the second, and so on; a second between two rounds, in which a model would sample."""
+    of the second, and so on; a second between two rounds, in which a model would sample. `warm`: an executor
+    that was warmed half a minute before, as GRPO's is while the model loads."""
     print("\nrounds of 128 programs to runners that are new, seconds")
-    runners = {"reference": Reference(workers), "protected": Protected(workers)}
+    runners = {"reference": Reference(workers), "protected": Protected(workers), "warm": Protected(workers)}
+    runners["warm"].executor.warm()
+    time.sleep(30)
     print(f"{'round':>10}" + "".join(f"{name:>12}" for name in runners))
     rows: list[dict] = []
     try:

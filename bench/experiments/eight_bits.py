@@ -7,7 +7,11 @@ log-probabilities of what was sampled in float32, then with layers rounded to e4
 `fp8_per_tensor` has them: a scale for each matrix that vLLM has (query, key and value are one, gate and up
 are one), one for the activations of each token. Also: a scale for each output channel; matrices alone.
 Printed, a token: mean |difference| (what `sampling/logp_gap` is), KL of policy to sampler (nats), and the
-share of tokens with a ratio of probabilities above 2. Ten minutes on two cores for 12 tasks.
+share of tokens with a ratio of probabilities above 2. A quarter of an hour on two cores with other work.
+
+    python bench/experiments/eight_bits.py --random 512 1024 2048
+
+The same gap on random tokens, of models of 32 layers of these widths with random weights: a minute.
 """
 
 import argparse
@@ -15,7 +19,7 @@ import math
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task_set import load_tasks
@@ -26,6 +30,7 @@ from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, ope
 
 EIGHT_BITS = torch.float8_e4m3fn
 LARGEST = torch.finfo(EIGHT_BITS).max
+VOCABULARY = 32000
 LONGEST_PROMPT, LONGEST_COMPLETION = 900, 256
 ARMS = {"as vLLM": (False, True), "a scale a channel": (True, True), "matrices alone": (False, False)}
 
@@ -35,9 +40,11 @@ def samples(n_tasks: int, n_each: int) -> list[tuple[list[int], list[int]]]:
     model, form = resolve_model("default"), prompt_format()
     tokenizer, requests = load_tokenizer(model), []
     for task in load_tasks("arc-agi-1/training").sample(400, 0):
+        if len(requests) == n_tasks:
+            break
         view = View(Augmentation(), tuple(range(len(task.train))), 0)
         ids = form.prompt_ids(tokenizer, view.apply(task))
-        if len(ids) <= LONGEST_PROMPT and len(requests) < n_tasks:
+        if len(ids) <= LONGEST_PROMPT:
             requests.append(Request(ids, n_each, len(requests), len(requests)))
     context = EngineOptions(max_model_len=LONGEST_PROMPT + LONGEST_COMPLETION)
     with open_backend("vllm", model, "default", context) as backend:
@@ -49,6 +56,25 @@ def policy() -> torch.nn.Module:
     model = resolve_model("default")
     base = AutoModelForCausalLM.from_pretrained(model.folder, dtype=torch.float32)
     return PeftModel.from_pretrained(base, resolve_adapter("default", model)).merge_and_unload().eval()
+
+
+def random_model(width: int) -> torch.nn.Module:
+    """Of Llama-3.1-8B's depth and proportions, 4,096 wide, with a smaller vocabulary."""
+    sizes = {"hidden_size": width, "intermediate_size": width * 7 // 2, "num_hidden_layers": 32}
+    heads = {"num_attention_heads": width // 128, "num_key_value_heads": max(1, width // 512)}
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=VOCABULARY, **sizes, **heads)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def random_gaps(width: int) -> tuple[float, float]:
+    """Mean |difference| a token from float32, nats: in bfloat16 throughout, and with layers in eight bits."""
+    ids = torch.randint(0, VOCABULARY, (256,), generator=torch.Generator().manual_seed(0)).tolist()
+    sampled = [(ids[:8], ids[8:])]
+    truth = log_probs(random_model(width), sampled)
+    half = log_probs(random_model(width).to(torch.bfloat16), sampled)
+    eight = log_probs(in_eight_bits(random_model(width), by_channel=False, activations=True), sampled)
+    return (half - truth).abs().mean().item(), (eight - truth).abs().mean().item()
 
 
 def rounded(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -79,7 +105,7 @@ def log_probs(model: torch.nn.Module, sampled: list[tuple[list[int], list[int]]]
     found = []
     for prompt, completion in sampled:
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        found.append(logits.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0])
+        found.append(logits.float().log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0])
     return torch.cat(found)
 
 
@@ -87,7 +113,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--completions", type=int, default=4, help="of each task")
+    parser.add_argument("--random", type=int, nargs="+", metavar="WIDTH", help="random weights in its place")
     args = parser.parse_args()
+    if args.random:
+        for width in args.random:
+            half, eight = random_gaps(width)
+            print(f"width {width}: gap {half:.3f} in bfloat16, {eight:.3f} in eight bits", flush=True)
+        return
     sampled = samples(args.tasks, args.completions)
     truth = log_probs(policy(), sampled)
     print(f"{len(sampled)} completions, {len(truth)} tokens, {-truth.mean():.3f} nats a token")
