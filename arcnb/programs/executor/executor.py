@@ -52,6 +52,12 @@ class Executor:
         self.workers = self._service.workers
         self._end = weakref.finalize(self, self._service.close)
 
+    @property
+    def program_seconds(self) -> float:
+        """Wall time that programs ran so far, of all workers together: every run counts, also one that is
+        begun anew, and no verdict that was known already."""
+        return self._service.program_seconds
+
     def warm(self) -> None:
         """Start the servers now, so that the first jobs wait for no imports. Returns at once."""
         self._service.warm()

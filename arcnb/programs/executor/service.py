@@ -1,7 +1,8 @@
 """The executor's service: one thread that hands tickets to a pool of servers and decides what follows.
 
-At most ``workers`` servers are at work at a time; idle ones of several kinds may wait (see ``preload``). A
-ticket that was lost with its process is run again; one that is slow changes lanes.
+At most ``workers`` servers are at work at a time, and one more for quick programs while all of them have slow
+ones; idle ones of several kinds may wait (see ``preload``). A ticket that was lost with its process is run
+again; one that is slow changes lanes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Service:
         self._failure: BaseException | None = None  # what ended the thread, other than a call of close
         self._asleep = False
         self._to_warm = False
+        self.program_seconds = 0.0
 
     # ---------------------------------------------------------------- called from any thread
 
@@ -194,6 +196,7 @@ class Service:
 
     def _settle(self, ticket: Ticket, record: wire.Record, lane: str) -> None:
         """What follows from a record: another lane, a second run, or the final verdict."""
+        self.program_seconds += record.seconds
         if record.status == "slow" and lane != "slow":
             # One that was only kept from running, by a busy machine, goes before those that ran on and on.
             self._lanes.put(ticket, "slow", first=record.cpu_seconds < PATIENCE[lane] / 2)

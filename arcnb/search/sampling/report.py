@@ -15,8 +15,8 @@ class InferenceReport:
     prompt counts once, however many completions share it. away_seconds: time that this process spent on
     anything else than driving the engine (building prompts, passing results on); an engine in a process of
     its own does not stop for it, so this bounds from above how long it waited. tail_seconds: from the
-    engine's end until the last programs were run, scored and on disk. program_seconds: time that programs
-    ran, of all workers together.
+    engine's end until the last programs were run, scored and on disk. program_seconds: time that
+    programs of the executor ran meanwhile, of all workers together; one whose verdict was known did not run.
     """
 
     asked: int = 0

@@ -33,7 +33,6 @@ class ScoringThread:
     Leaving the block on an error or an interrupt still judges and writes them, because those completions are
     paid for. A part is written every `part_rows` predictions or `part_seconds` of the set.
     there: rows on disk, which are not written again when they are made once more beside others of the prompt.
-    program_seconds: time that programs ran so far, of all workers together.
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class ScoringThread:
     ):
         self.made, self.executor, self.shard = made, executor, shard
         self.early_stop, self.there = early_stop, there
-        self.program_seconds = 0.0
         self._tasks = {task.task_id: task for task in made.tasks}
         self._asked = Asked(self._tasks)
         self._room = threading.Semaphore(WAITING_ROWS)
@@ -127,7 +125,6 @@ class ScoringThread:
             self._take(key, [rows[index] for index in range(n)])
 
     def _take(self, key: PromptKey, rows: Sequence[Prediction]) -> None:
-        self.program_seconds += sum(row.seconds or 0.0 for row in rows)
         if self.early_stop is not None:
             rows = self.early_stop.keep(*key, rows)
         self._part += [row for row in rows if row.key not in self.there]

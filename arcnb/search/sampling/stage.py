@@ -39,7 +39,7 @@ def sample(
     title: str = "sampling",
 ) -> InferenceReport:
     """Ask what is not yet in the set, judge the answers, write them, and say what was done."""
-    started = time.monotonic()
+    started, programs_before = time.monotonic(), executor.program_seconds
     stage = _Stage(made, questions, backend, early_stop)
     stage.look_up(made.predictions)
     report = stage.report
@@ -61,7 +61,7 @@ def sample(
     report.tail_seconds = time.monotonic() - generated
     if early_stop:
         report.stopped, report.dropped = len(early_stop.stopped), early_stop.dropped
-    report.program_seconds = scoring.program_seconds
+    report.program_seconds = executor.program_seconds - programs_before
     report.seconds = time.monotonic() - started
     return report
 

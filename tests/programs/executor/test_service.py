@@ -120,6 +120,17 @@ def test_identical_jobs_are_executed_once(executor):
     assert other.outputs[0].tobytes() != executions[0].outputs[0].tobytes()
 
 
+def test_the_time_of_programs_counts_every_run_and_no_known_verdict():
+    slow = "import time\ndef transform(grid):\n    time.sleep(0.2)\n    return grid"
+    with Executor(workers=2) as executor:
+        assert executor.program_seconds == 0
+        first = executor.submit(Job(slow, GRIDS)).result()
+        spent = executor.program_seconds
+        assert spent > first.seconds, "it is handed back as slow, and run again"
+        assert [one.seconds for one in executor.run([Job(slow, GRIDS)] * 3)] == [first.seconds] * 3
+        assert executor.program_seconds == spent
+
+
 def test_what_was_measured_comes_back(executor):
     busy = "import time\nimport numpy as np\ndef transform(grid):\n    big = np.ones(10**7)\n    time.sleep(0.1)\n    return grid"
     execution = executor.submit(Job(busy, GRIDS)).result()

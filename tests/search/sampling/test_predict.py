@@ -107,9 +107,19 @@ def test_the_report_counts_what_was_made(tmp_path, engine, executor):
     rates = report.rates
     assert rates["prompt_tokens_per_second"] == pytest.approx(report.prompt_tokens / report.seconds)
     assert 0 < rates["engine_waiting_share"] < 1
-    assert 0 <= rates["executor_share"] < 1
+    assert rates["executor_share"] == pytest.approx(report.program_seconds / report.seconds)
     assert f"{rates['truncated_share']:.1%} of the completions truncated" in str(report)
     assert report.outcome()["inference_made"] == 20
+
+
+def test_programs_whose_verdicts_are_known_keep_no_worker_busy(tmp_path, engine):
+    with Executor(1) as executor:
+        first, again = (
+            predict(sampled(short_tasks(), PredictionSet(tmp_path / name)), engine, executor, PLAN)
+            for name in ("first", "again")
+        )
+    assert first.made == again.made == 20
+    assert first.program_seconds > 0 == again.program_seconds
 
 
 def test_a_prompt_that_does_not_fit_is_skipped_counted_and_named(tmp_path, engine, executor):
