@@ -108,7 +108,7 @@ def load_yaml(path: Path, text: str | None = None) -> Any:
 
 def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")) -> Any:
     """The value of `-p name text`: a YAML scalar, list or mapping; the text itself, letter by letter, where a
-    text is declared. A single value for a list stands for a list of one."""
+    text is declared. For a list the values may stand alone, with commas between them."""
     kind = parameter.kind
     kinds = {kind.strip() for kind in kind.split("|")}
     if text in NOTHING and "None" in kinds:
@@ -118,7 +118,10 @@ def parse_value(text: str, parameter: Parameter = Parameter("", None, "any", "")
     kind = kind.removesuffix(" | None")
     if kind.startswith("list") and not text.lstrip().startswith("["):
         element = kind.removeprefix("list[").removesuffix("]") if kind != "list" else "any"
-        return [parse_value(text, replace(parameter, kind=element))]
+        of_list = replace(parameter, kind=element)
+        if "," not in text or text.lstrip().startswith("{"):
+            return [parse_value(text, of_list)]
+        return [parse_value(value.strip(), of_list) for value in text.split(",")]
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError):

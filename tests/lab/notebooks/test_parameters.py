@@ -127,6 +127,8 @@ def test_a_broken_parameters_cell_is_named():
         ("anything", "no", "no"),
         ("ks", "[1, 16]", [1, 16]),
         ("ks", "16", [16]),
+        ("ks", "1, 16", [1, 16]),
+        ("names", "q_proj, v_proj", ["q_proj", "v_proj"]),
         ("names", "007", ["007"]),
         ("names", "runs/a/predictions", ["runs/a/predictions"]),
         ("fast", "true", True),
