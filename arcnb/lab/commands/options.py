@@ -93,8 +93,8 @@ def add_parameter_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add(
         "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-        help="a parameter, or an option of the notebook's plan by its path; `arcnb params` lists them. Values of a "
-        "list have commas between them",
+        help="a parameter, or an option of the notebook's plan by its path; `arcnb params` lists them. "
+        "Values of a list have commas between them",
     )  # fmt: skip
     add(
         "-f", dest="profile", action="append", default=[], metavar="PROFILE", help="YAML file or profile name"
