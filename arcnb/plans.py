@@ -32,6 +32,7 @@ from arcnb.machine.library_source import config_fields
 from arcnb.values import (
     FINITE,
     NOT_NEGATIVE,
+    KeysOf,
     ReadBy,
     Within,
     as_floats,
@@ -280,16 +281,17 @@ def fitting(
             got = f"{value!r} of type {type(value).__name__}"
             raise ArcnbError(f"parameter {name!r} must be {kind} (default {default!r}), got {got}")
         found = candidates[0]
-    if isinstance(within, str):
-        wanted = range_problem(found, within)
-    elif isinstance(within, ReadBy):
-        within.read(found)
-        wanted = ""
-    else:
-        refuse(unknown(name, found, choices(within)))
-        wanted = ""
-    if wanted:
-        raise ArcnbError(f"parameter {name!r} must be {wanted} (default {default!r}), got {value!r}")
+    match within:
+        case str():
+            if wanted := range_problem(found, within):
+                told = f"must be {wanted} (default {default!r}), got {value!r}"
+                raise ArcnbError(f"parameter {name!r} {told}")
+        case ReadBy():
+            within.read(found)
+        case KeysOf(others=reader) if reader:
+            resolve_name(reader)(found)
+        case _:
+            refuse(unknown(name, found, choices(within)))
     return found
 
 

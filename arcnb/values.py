@@ -161,9 +161,14 @@ def range_problem(value: Any, within: str) -> str:
 @dataclass(frozen=True)
 class KeysOf:
     """Choices that are the keys of a registry, "module:NAME", or what a function of that name gives. It is
-    imported when a value is checked."""
+    imported when a value is checked.
+
+    others: a function, "module:function", that takes these and further texts, and refuses all else with an
+    ArcnbError; "": there are no others.
+    """
 
     registry: str
+    others: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from arcnb.rl.checks.problems import problems
 from arcnb.rl.engine.options import vllm_environment
 from arcnb.rl.engine.server import generation_server, shared_out
 from arcnb.rl.plan.grpo import SHARE_OF_SERVER, GrpoPlan
+from arcnb.rl.rewards.schemes import file_of
 from arcnb.rl.trainer.training import train_grpo
 from arcnb.rl.watching.report import ROLLED_BACK, TrainingReport
 
@@ -46,6 +47,8 @@ def run_grpo(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence = ()) -> Trai
     what only training finds out, before anything heavy is loaded."""
     asked, plan = plan, decided(plan)
     refuse(problems(plan, tasks, eval_tasks))
+    if file := file_of(plan.reward):
+        write_whole(Path(plan.output) / "reward.py", file.read_bytes())
     if asked.use_vllm == "auto":
         print(f"use_vllm is auto: {'vLLM' if plan.samples_by_vllm else 'transformers'} samples")
     if plan.fold_adapter:

@@ -160,8 +160,7 @@ def check_parameters(
         if called.setdefault(known.name, name) != name:
             raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
         try:
-            # What the cell says itself may be of a cell below it: a reward of one's own.
-            within = "" if value == known.default else declared.within(known.name)
+            within = declared.within(known.name)
             lenient = known.name in declared  # an annotation of the cell may be of any module
             checked[known.name] = fitting(value, known.kind, known.name, known.default, within, lenient)
         except ArcnbError as error:

@@ -153,8 +153,8 @@ class GrpoPlan(Plan):
 
     reward: str = option(
         "right-grids",
-        "reward scheme, see arcnb.rl.rewards.schemes",
-        within=KeysOf("arcnb.rl.rewards.schemes:SCHEMES"),
+        "reward scheme, or a function of yours: FILE.py:FUNCTION",
+        within=KeysOf("arcnb.rl.rewards.schemes:SCHEMES", "arcnb.rl.rewards.schemes:reward_scheme"),
     )
     rewards: Rewards = branch(Rewards)
     advantages: str = option(

@@ -13,6 +13,7 @@ from arcnb.models.lora.compatibility import weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan.grpo import GrpoPlan
+from arcnb.rl.rewards.schemes import file_of
 
 STATE_KEY = "RunStateCallback"  # the name under which our own state stands in trainer_state.json
 
@@ -33,6 +34,8 @@ def run_identity(
     if adapter:  # every run's is called adapter
         start["adapter_sha256"] = adapter_digest(Path(adapter))
         own = {name: value for name, value in own.items() if plan.find(name).path.partition(".")[0] != "lora"}
+    if file := file_of(plan.reward):
+        start["reward_sha256"] = sha256(file.read_bytes()).hexdigest()
     prompts = asdict(plan.subject.prompt_format)
     if plan.turns == 1:
         prompts.pop("refine_template", None)

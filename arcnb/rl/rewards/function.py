@@ -80,7 +80,7 @@ class ProgramReward:
         self.tasks = {task.task_id: task for task in self.tasks}
         self.judge = self.judge or partial(judge_programs, executor=self.executor)
         self.rollout = self.rollout or program_rollout
-        self.__name__ = self.plan.scheme  # TRL names the metric after it
+        self.__name__ = self.plan.scheme.rpartition(":")[2]  # TRL names the metric after it
 
     def __call__(
         self, completions, completion_ids, trainer_state=None, log_metric=None, log_extra=None, **columns

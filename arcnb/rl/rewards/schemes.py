@@ -1,17 +1,26 @@
 """Rewards of one judged prediction, as schemes over small bounded terms.
 
 A scheme is a function of the scores on the prediction record and of the number of train and test
-pairs; `SCHEMES` lists them side by side, so comparing them is a loop. `solved` is a flag of its own
-and never read off the number. The four schemes of ironbar/arc25 are kept under their names.
+pairs; `SCHEMES` lists them side by side, so comparing them is a loop. A file of yours may hold others:
+"my_rewards.py:brave". `solved` is a flag of its own and never read off the number. The four schemes of
+ironbar/arc25 are kept under their names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
+
+from arcnb.errors import ArcnbError, reason
 
 if TYPE_CHECKING:
     from arcnb.rl.rewards.rollout import Scores
+
+Scheme = Callable[["Scores"], float]
 
 
 def arc_v1(scores: Scores) -> float:
@@ -67,7 +76,7 @@ def solved(scores: Scores) -> float:
     return float(scores.has_outputs and scores.known_correct == 1.0)
 
 
-SCHEMES: dict[str, Callable[[Scores], float]] = {
+SCHEMES: dict[str, Scheme] = {
     "arc-v1": arc_v1,
     "simplified": arc_v1,  # arc25's other name for it
     "arc-v2-no-pixel-score": arc_v2_no_pixel_score,
@@ -80,8 +89,39 @@ SCHEMES: dict[str, Callable[[Scores], float]] = {
 }
 
 
-def reward_scheme(name: str) -> Callable[[Scores], float]:
-    """The scheme of that name. ValueError names the schemes there are."""
-    if name not in SCHEMES:
-        raise ValueError(f"reward scheme {name!r} does not exist; there are {', '.join(SCHEMES)}")
-    return SCHEMES[name]
+def reward_scheme(name: str) -> Scheme:
+    """The scheme of that name, or the function that FILE.py:FUNCTION names; the file is run to find it.
+
+    ArcnbError names the schemes there are, or what is wrong with file or function; the function of a file
+    raises it where it gives no finite number.
+    """
+    file = file_of(name)
+    if file is None:
+        if name not in SCHEMES:
+            there = ", ".join(SCHEMES)
+            raise ArcnbError(f"reward={name!r} does not exist; there are {there}, and FILE.py:FUNCTION")
+        return SCHEMES[name]
+    module = ModuleType(file.stem)  # the function needs it for as long as it lives
+    try:
+        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), vars(module))
+    except OSError as error:
+        raise ArcnbError(f"reward={name!r}: {file} cannot be read: {reason(error)}") from error
+    except Exception as error:
+        raise ArcnbError(f"reward={name!r}: {file} ends with {type(error).__name__}: {error}") from error
+    function = vars(module).get(name.rpartition(":")[2])
+    if not callable(function):
+        raise ArcnbError(f"reward={name!r}: {file} has no such function")
+
+    def scheme(scores: Scores) -> float:
+        value = function(scores)
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise ArcnbError(f"reward={name!r} is to be a finite number, but was {value!r} for {scores}")
+        return float(value)
+
+    return scheme
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a reward that is written FILE.py:FUNCTION; None for the name of a scheme."""
+    file, colon, _ = name.rpartition(":")
+    return Path(file).expanduser() if colon and file.endswith(".py") else None

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from arcnb.rl.rewards.metrics import ngram_statistics
 from arcnb.rl.rewards.rollout import Rollout, Scores
-from arcnb.rl.rewards.schemes import reward_scheme
+from arcnb.rl.rewards.schemes import Scheme, reward_scheme
 
 NGRAM, FREE = 6, 0.5  # repetition: at this share of distinct n-grams and above nothing is paid
 
@@ -110,7 +111,7 @@ TERMS: dict[str, Callable[[Sequence[Rollout], TermLimits], list[float]]] = {
 class RewardPlan:
     """A scheme and weighted terms. A program that cheats earns nothing: the scheme counts 0 for it.
 
-    ValueError for a scheme or term that does not exist.
+    ArcnbError for a scheme, ValueError for a term that does not exist.
     """
 
     scheme: str
@@ -118,8 +119,13 @@ class RewardPlan:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self):
-        reward_scheme(self.scheme)
+        self.of_scores  # noqa: B018  what is no scheme is refused at once
         self.check_weights()
+
+    @cached_property
+    def of_scores(self) -> Scheme:
+        """The scheme's function; a file's is read once, so that a run keeps what it began with."""
+        return reward_scheme(self.scheme)
 
     def check_weights(self) -> None:
         """ValueError for a term that does not exist."""
@@ -129,8 +135,7 @@ class RewardPlan:
 
     def parts(self, group: Sequence[Rollout]) -> dict[str, list[float]]:
         """{"scheme" or term: its weighted contribution to each completion's reward}."""
-        scheme = reward_scheme(self.scheme)
-        parts = {"scheme": [0.0 if rollout.cheating else scheme(rollout.scores) for rollout in group]}
+        parts = {"scheme": [0.0 if rollout.cheating else self.of_scores(rollout.scores) for rollout in group]}
         return parts | self.terms(group)
 
     def terms(self, group: Sequence[Rollout]) -> dict[str, list[float]]:

@@ -10,7 +10,6 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
 from arcnb.rl.rewards.function import Answers, Outcome, ProgramReward
 from arcnb.rl.rewards.rollout import Rollout
-from arcnb.rl.rewards.schemes import reward_scheme
 from arcnb.rl.turns.episodes import Episode, episode_metrics
 
 
@@ -44,7 +43,7 @@ class EpisodeReward(ProgramReward):
         """Of equally good ones the earliest."""
         if self.turn_reward != "best":
             return answers[-1]
-        scheme = reward_scheme(self.plan.scheme)
+        scheme = self.plan.of_scores
         return max(answers, key=lambda one: 0.0 if one[1].cheating else scheme(one[1].scores))
 
     def _outcomes(self, columns: Mapping, chosen: Answers, answers: Sequence[Answers]) -> list[Outcome]:

@@ -76,10 +76,13 @@ def interrupted(plan, tasks, tmp_path_factory):
         return commands[-1]
 
     log = folder / "metrics.jsonl"
+    own = folder / "mine.py"
+    own.write_text("def brave(scores):\n    return 9 * scores.train_correct\n")
+    options = LONG | {"max_steps": 400, "save_steps": 10**6, "reward": f"{own}:brave"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "launcher", remembered)
         with interrupted_when(lambda: log.is_file() and len(log.read_text().splitlines()) > 2):
-            report = run_grpo(plan(folder, **LONG | {"max_steps": 400, "save_steps": 10**6}), tasks)
+            report = run_grpo(plan(folder, **options), tasks)
     (command,) = commands
     return SimpleNamespace(report=report, folder=folder, command=command)
 
@@ -122,6 +125,11 @@ def test_two_processes_share_every_group_and_save_when_they_are_interrupted(inte
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
     counts = report.config.set_index("setting")["asked"]
     assert counts["per_device_train_batch_size"] == "2", "half of the group of 4 in each process"
+
+
+def test_a_reward_of_a_file_is_every_process_s_and_stays_with_the_run(interrupted):
+    assert {"rewards/brave/mean"} == {name for name in steps(interrupted.folder)[0] if name.endswith("e/mean")}
+    assert (interrupted.folder / "reward.py").read_bytes() == (interrupted.folder / "mine.py").read_bytes()
 
 
 def test_two_processes_go_on_where_two_others_were_interrupted(interrupted, carried_out):

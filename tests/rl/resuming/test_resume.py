@@ -155,6 +155,15 @@ def test_models_saved_under_one_path_are_told_apart(tmp_path, tasks):
     assert found[0] == found[2] != found[1]
 
 
+def test_rewards_of_one_name_are_told_apart(tmp_path, letter_model, tasks):
+    found, file = [], tmp_path / "mine.py"
+    for points in (1, 2, 1):
+        file.write_text(f"def brave(scores):\n    return {points} * scores.train_correct\n")
+        plan = GrpoPlan.of(QUICK | {"reward": f"{file}:brave"})
+        found.append(run_identity(plan, plan.settings, letter_model, None, tasks, ()))
+    assert found[0] == found[2] != found[1]
+
+
 def test_the_guard_may_be_another_one_in_a_resumed_run(letter_model, tasks):
     """It watches; what is learnt does not depend on it."""
     other = {

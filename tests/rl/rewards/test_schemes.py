@@ -68,12 +68,50 @@ def test_valid_outputs_alone_earn_nothing_where_only_right_grids_count():
     assert SCHEMES["solved"](Scores(True, True, 1.0, None, 1.0, None, 3, 1)) == 1.0  # test outputs unknown
 
 
-def test_a_scheme_of_ones_own_is_taken_once_it_is_in_the_table(monkeypatch):
-    with pytest.raises(ArcnbError, match=r"reward.*brave"):
+def test_a_function_of_a_file_is_a_scheme_and_a_run_keeps_what_it_began_with(tmp_path):
+    half = scores_of({"train_correct_grids": 0.5}, 2, 1)
+    file = tmp_path / "mine.py"
+    file.write_text("POINTS = 9\n\ndef brave(scores):\n    return 1 + POINTS * scores.train_correct\n")
+    plan = GrpoPlan.of({"reward": f"{file}:brave"})
+    rewards = plan.subject.rewards
+    assert rewards.of_scores(half) == 5.5
+    file.write_text("def brave(scores):\n    return 7\n")
+    assert rewards.of_scores(half) == 5.5
+    assert plan.subject.rewards.of_scores(half) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "said"),
+    [
+        (None, "brave", "cannot be read: No such file or directory"),
+        ("def other(scores): return 1", "brave", "has no such function"),
+        ("brave = 1", "brave", "has no such function"),
+        ("import nothing_like_it", "brave", "ends with ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("def brave(scores)", "brave", "ends with SyntaxError"),
+        ("1 / 0", "brave", "ends with ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_file_without_a_reward_is_refused_when_the_plan_is_made(tmp_path, text, function, said):
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ArcnbError) as refused:
+        GrpoPlan.of({"reward": f"{file}:{function}"})
+    assert f"reward='{file}:{function}': {file} {said}" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["None", "float('nan')", "'9'"])
+def test_a_reward_that_is_no_finite_number_is_named(tmp_path, value):
+    file = tmp_path / "mine.py"
+    file.write_text(f"def brave(scores):\n    return {value}\n")
+    scheme = reward_scheme(f"{file}:brave")
+    with pytest.raises(ArcnbError, match="mine.py:brave' is to be a finite number, but was"):
+        scheme(scores_of({}, 2, 1))
+
+
+def test_a_scheme_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(ArcnbError, match=r"reward='brave' does not exist; there are arc-v1, .*, and FILE.py:"):
         GrpoPlan.of({"reward": "brave"})
-    monkeypatch.setitem(SCHEMES, "brave", lambda scores: 1 + 9 * scores.train_correct)
-    plan = GrpoPlan.of({"reward": "brave"})
-    assert reward_scheme(plan.reward)(scores_of({"train_correct_grids": 0.5}, 2, 1)) == 5.5
 
 
 def test_known_grids_gives_the_top_where_test_outputs_are_unknown():
