@@ -43,8 +43,7 @@ sys.dont_write_bytecode = False
 gc.set_threshold(50_000, 10, 10)
 os.fsync = lambda file: None
 
-LONGEST = 30.0  # seconds that a test may take which gives no reason, where a sum takes SUM_SECONDS
-SUM, SUM_SECONDS = 20_000_000, 0.24
+LONGEST = 30.0  # seconds that a test may take which gives no reason
 SESSION = "ARCNB_TEST_SESSION"  # in the environment of whatever tests start
 FOLDERS = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 
@@ -59,26 +58,13 @@ def small_model(tmp_path_factory) -> ModelPath:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A test that takes more than LONGEST seconds fails, unless it is marked long with a reason."""
+    """A test that takes more than LONGEST seconds and is not marked long with a reason is named at the end.
+    It does not fail: the machine may have been busy."""
     report = yield
-    too_long = report.when == "call" and report.passed and report.duration > LONGEST
-    if too_long and item.get_closest_marker("long") is None and report.duration > (most := patience()):
-        report.outcome = "failed"
-        report.longrepr = (
-            f"it took {report.duration:.0f} s, more than {most:.0f}: make it shorter, or mark it "
-            "@pytest.mark.long(reason)"
-        )
+    if report.when == "call" and report.duration > LONGEST and item.get_closest_marker("long") is None:
+        told = f"{item.nodeid} took {report.duration:.0f} s: make it shorter, or mark it long(reason)"
+        item.warn(pytest.PytestWarning(told))
     return report
-
-
-def patience() -> float:
-    """LONGEST at the speed of this machine: its cores may be slow, others' work may have had its share of
-    them, and CI's may be any."""
-    start = time.perf_counter()
-    sum(range(SUM))
-    slowness = (time.perf_counter() - start) / SUM_SECONDS
-    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-    return LONGEST * max(1.0, slowness, load, 2.0 * ("CI" in os.environ))
 
 
 @pytest.hookimpl(trylast=True)

@@ -54,7 +54,7 @@ class Subject:
     @property
     def limits(self) -> Limits:
         """What one program may use."""
-        return Limits(seconds_per_input=self.plan.seconds_per_input, memory_mb=self.plan.program_memory_mb)
+        return Limits.by_grid(self.plan.seconds_per_input, memory_mb=self.plan.program_memory_mb)
 
     def source_problems(self) -> Iterator[str]:
         """Names of tasks and of their predictions that lead nowhere, a sentence each."""

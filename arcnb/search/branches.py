@@ -80,7 +80,7 @@ class Programs:
 
     workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
     seconds_per_input: float = option(
-        1.0, "time limit of a program for one grid", "s", within=POSITIVE, free=True
+        1.0, "time limit of a program for one grid; for all 5 s, or as long", "s", within=POSITIVE, free=True
     )
     program_memory_mb: int = option(512, "memory that a program may take", "MiB", within=COUNT, free=True)
 
@@ -88,4 +88,4 @@ class Programs:
         return Executor(self.workers or None, self.limits())
 
     def limits(self) -> Limits:
-        return Limits(seconds_per_input=self.seconds_per_input, memory_mb=self.program_memory_mb)
+        return Limits.by_grid(self.seconds_per_input, memory_mb=self.program_memory_mb)

@@ -14,6 +14,7 @@ from arcnb.lab.notebooks.parameters import Parameter
 from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.placeholders import with_runs
 from arcnb.lab.runs.run import Run, new_run
+from tests.lab.watching import wait_for
 
 
 @pytest.fixture
@@ -311,9 +312,12 @@ def test_a_running_run_cannot_be_resumed(path, capsys):
 def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     run = new_run("torn", {"n": 3, "seconds": 0.0, "label": "x"})
     run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})
-    path = notebook("import time; time.sleep(3)", "run.record({'n': n})")
+    wait = "import time\nwhile not (run.path / 'go').exists():\n    time.sleep(0.05)"
+    path = notebook(wait, "run.record({'n': n})")
     processes = [start("run", path, "--resume", "torn") for _ in range(2)]
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    wait_for(lambda: any(process.poll() is not None for process in processes))
+    (run.path / "go").touch()
+    errors = [process.communicate(timeout=120)[1] for process in processes]
     assert sorted(process.returncode for process in processes) == [0, 2], errors
     assert sum("so it cannot be resumed" in error for error in errors) == 1
     assert len(run.manifest["attempts"]) == 1

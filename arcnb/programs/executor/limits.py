@@ -7,6 +7,7 @@ All three are frozen: a job can be hashed, compared and sent to another thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,12 @@ class Limits:
                 raise ArcnbError(f"{name} must be a number above 0 and below {bound:,}, got {value!r}")
         fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
         object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
+
+    @classmethod
+    def by_grid(cls, seconds: float, **others: Any) -> Limits:
+        """A program may take so long for one grid, and for all of them the usual time, or as long if that is
+        more."""
+        return cls(seconds=max(cls.seconds, seconds), seconds_per_input=seconds, **others)
 
     def __hash__(self) -> int:
         return self._hash  # computed once: every job is looked up by its limits several times

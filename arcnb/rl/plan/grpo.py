@@ -231,7 +231,7 @@ class GrpoPlan(Plan):
     workers: int = option(0, "programs run at the same time; 0 means one a core", free=True)
     program_memory_mb: int = option(512, "memory of one program", "MiB", free=True, within=COUNT)
     seconds_per_input: float = option(
-        1.0, "time of one program on one input", "s", free=True, within=POSITIVE
+        1.0, "time limit of a program for one grid; for all 5 s, or as long", "s", free=True, within=POSITIVE
     )
     seed: int = option(
         0, "prompts, order, samples and which n_tasks and n_eval_tasks are taken derive from it", within=SEED

@@ -209,14 +209,15 @@ def test_a_refusal_is_one_sentence_and_leaves_no_run(path, options, message, cap
     assert list_runs() == []
 
 
-def test_a_node_without_the_python_ends_the_run_and_says_so(path, tmp_path, capsys):
+def test_a_node_without_the_python_ends_the_run_and_says_so(slurm, path, tmp_path, capsys):
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    late = [*SMALL, "--extra=--begin=now+2", "--venv", str(tmp_path / "venv")]
-    assert submit(path, options=late) == 0
+    held = [*SMALL, "--extra=--hold", "--venv", str(tmp_path / "venv")]
+    assert submit(path, options=held) == 0
     python.unlink()  # a node that does not see it
     run = only_run()
+    slurm.call("scontrol", "release", task_of(run))
     wait_for(lambda: status(capsys, run.path.name) and run.status == "killed")
     assert "it never started: slurm" in run.verdict()[1]
     assert f", {python}: No such file or directory; see {run.path / 'log.txt'}" in run.verdict()[1]

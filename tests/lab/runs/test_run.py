@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -223,9 +222,14 @@ def test_sigterm_still_ends_forked_workers(runs_root):
 import multiprocessing, time
 from arcnb.lab.execution.sessions import open_run
 open_run("script")
-worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+context = multiprocessing.get_context("fork")
+begun = context.Event()
+def work():
+    begun.set()
+    time.sleep(60)
+worker = context.Process(target=work)
 worker.start()
-time.sleep(0.2)
+begun.wait()
 worker.terminate()
 worker.join(10)
 print(worker.exitcode)
@@ -270,11 +274,13 @@ def test_the_first_heartbeat_is_there_before_any_work(tmp_path, monkeypatch):
 
 
 def test_a_heartbeat_does_not_wait_for_a_busy_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda file: time.sleep(60))
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     heartbeat = Heartbeat(tmp_path, dict)
     heartbeat.start()
     wait_for(lambda: read_heartbeat(tmp_path))
     heartbeat.finish()
+    assert synced == []
 
 
 def test_a_heartbeat_survives_a_vanished_folder(tmp_path):

@@ -5,7 +5,6 @@ What it answers is a function of the prompt and the seed. `fail` makes it answer
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -24,7 +23,8 @@ class CompletionServer:
             max_model_len,
             token_ids,
         )
-        self.fail, self.delay, self.questions, self.hung_up = False, 0.0, [], 0
+        self.fail, self.questions, self.hung_up = False, [], 0
+        self.answers = threading.Semaphore(10**6)  # how many may be given
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,7 +42,7 @@ class CompletionServer:
                     return self.answer(500, {"error": "out of order"})
                 if question["temperature"] == 1.25:
                     return self.answer(400, {"error": "not that temperature"})
-                time.sleep(outer.delay)
+                outer.answers.acquire()
                 return self.answer(200, outer.complete(question))
 
             def answer(self, status, content):

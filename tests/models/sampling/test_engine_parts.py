@@ -31,7 +31,8 @@ PARENT = f"""
 import os, subprocess, sys, time
 from arcnb.models.sampling.engine_guard import start_guard
 mark, guard = start_guard()
-engine = subprocess.Popen(["sleep", "300"], env={{**os.environ, "{MARK_VARIABLE}": mark}})
+marked = {{**os.environ, "{MARK_VARIABLE}": mark}}
+engine = subprocess.Popen(["sleep", "300"], env=marked, start_new_session=True)
 print(mark, guard.pid, flush=True)
 time.sleep(300)
 """

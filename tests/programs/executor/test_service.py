@@ -24,7 +24,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor, Job, Limits
-from arcnb.programs.executor.pool import MAX_FAILED_STARTS
+from arcnb.programs.executor.pool import MAX_FAILED_STARTS, PATIENCE
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
 
@@ -121,7 +121,10 @@ def test_identical_jobs_are_executed_once(executor):
 
 
 def test_the_time_of_programs_counts_every_run_and_no_known_verdict():
-    slow = "import time\ndef transform(grid):\n    time.sleep(0.2)\n    return grid"
+    slow = (
+        "import time\ndef transform(grid):\n    end = time.process_time() + 0.1\n"
+        "    while time.process_time() < end: pass\n    return grid"
+    )
     with Executor(workers=2) as executor:
         assert executor.program_seconds == 0
         first = executor.submit(Job(slow, GRIDS)).result()
@@ -257,6 +260,11 @@ def test_programs_that_close_their_pipes_hold_up_no_honest_one():
     assert last < 20 * 5  # a fortieth of what their limits allow; patience ends after 0.05 s
 
 
+def test_all_grids_together_may_take_as_long_as_one():
+    assert Limits.by_grid(0.5, memory_mb=64) == Limits(5.0, 0.5, 64)
+    assert Limits.by_grid(8.0) == Limits(8.0, 8.0)
+
+
 @pytest.mark.parametrize("name", ["seconds", "seconds_per_input", "memory_mb", "output_mb"])
 @pytest.mark.parametrize("value", [0, -1, True, "5", float("nan")])
 def test_impossible_limits_are_refused_by_name(name, value):
@@ -365,18 +373,24 @@ def test_no_result_is_lost_or_doubled_when_our_processes_are_killed(shared):
     assert all(answer(execution) == execution.key for execution in executions)
 
 
-def test_a_killed_child_is_run_again():
+@pytest.fixture
+def patient(monkeypatch):
+    """No program is handed back as slow, however busy this machine is."""
+    for lane in PATIENCE:
+        monkeypatch.setitem(PATIENCE, lane, 0.0)
+
+
+def test_a_killed_child_is_run_again(patient):
     slow = "import time\ndef transform(grid):\n    time.sleep(0.5)\n    return [[0, 0, 0, 0, 4, 2]]"
     others = servers()
     with Executor(workers=1, limits=ROOMY) as executor:
         answer(executor.submit(Job(program(1), GRIDS)).result())
         (server,) = servers() - others
         future = executor.submit(Job(slow, GRIDS))
-        wait_for(lambda: descendants(server))
-        time.sleep(0.1)
-        for child in descendants(server):
-            os.kill(child, signal.SIGKILL)
+        (child,) = wait_for(lambda: descendants(server))
+        os.kill(child, signal.SIGKILL)
         assert answer(future.result()) == 42
+        assert executor._service.pool.servers[0].process.pid == server
 
 
 # ---------------------------------------------------------------- programs of our own that share
@@ -683,7 +697,7 @@ def test_a_warm_executor_has_its_servers_before_the_first_job():
             assert servers() - others == before
 
 
-def test_no_program_waits_for_a_server_to_start_while_a_ready_one_has_room(monkeypatch):
+def test_no_program_waits_for_a_server_to_start_while_a_ready_one_has_room(monkeypatch, patient):
     """Seven programs come when one of four servers is ready; the next one takes twenty seconds to start."""
     from arcnb.programs.executor import warm_server
 

@@ -128,7 +128,7 @@ def test_two_processes_share_every_group_and_save_when_they_are_interrupted(inte
 
 
 def test_a_reward_of_a_file_is_every_process_s_and_stays_with_the_run(interrupted):
-    assert {"rewards/brave/mean"} == {name for name in steps(interrupted.folder)[0] if name.endswith("e/mean")}
+    assert "rewards/brave/mean" in steps(interrupted.folder)[0]
     assert (interrupted.folder / "reward.py").read_bytes() == (interrupted.folder / "mine.py").read_bytes()
 
 

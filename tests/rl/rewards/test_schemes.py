@@ -86,7 +86,7 @@ def test_a_function_of_a_file_is_a_scheme_and_a_run_keeps_what_it_began_with(tmp
         (None, "brave", "cannot be read: No such file or directory"),
         ("def other(scores): return 1", "brave", "has no such function"),
         ("brave = 1", "brave", "has no such function"),
-        ("import nothing_like_it", "brave", "ends with ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("import nothing_here", "brave", "ends with ModuleNotFoundError: No module named 'nothing_here'"),
         ("def brave(scores)", "brave", "ends with SyntaxError"),
         ("1 / 0", "brave", "ends with ZeroDivisionError: division by zero"),
     ],
@@ -105,12 +105,12 @@ def test_a_reward_that_is_no_finite_number_is_named(tmp_path, value):
     file = tmp_path / "mine.py"
     file.write_text(f"def brave(scores):\n    return {value}\n")
     scheme = reward_scheme(f"{file}:brave")
-    with pytest.raises(ArcnbError, match="mine.py:brave' is to be a finite number, but was"):
+    with pytest.raises(ArcnbError, match=r"mine\.py:brave' is to be a finite number, but was"):
         scheme(scores_of({}, 2, 1))
 
 
 def test_a_scheme_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(ArcnbError, match=r"reward='brave' does not exist; there are arc-v1, .*, and FILE.py:"):
+    with pytest.raises(ArcnbError, match=r"reward='brave' does not exist; there are arc-v1, .*, and FILE"):
         GrpoPlan.of({"reward": "brave"})
 
 

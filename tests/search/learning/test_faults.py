@@ -75,21 +75,22 @@ def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_late
     tmp_path, tokenizer, executor, tasks
 ):
     predictions = PredictionSet(tmp_path / "p")
-    filled = []
+    limits, asked = resource.getrlimit(resource.RLIMIT_FSIZE), []
 
     def fill_the_disk(key, index):
-        if predictions.parts() and not filled:  # no file may grow any more: refused as on a full disk
-            filled.append(resource.getrlimit(resource.RLIMIT_FSIZE))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, filled[0][1]))
+        asked.append(key)
+        if len(asked) == 60:  # of 120; no file may grow from here on: refused as on a full disk
+            wait_for(predictions.parts)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         return answer(key, index)
 
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    engine = CannedEngine(tokenizer, fill_the_disk, pace=0.01)
+    engine = CannedEngine(tokenizer, fill_the_disk)
     try:
         with pytest.raises(ArcnbError, match=r"^cannot write .*: File too large; files already"):
             run(engine, tasks, predictions, executor, part_rows=6)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, filled[0])
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     assert 0 < len(predictions) < len(expected_keys(tasks, PLAN))
     run(CannedEngine(tokenizer, answer), tasks, predictions, executor)

@@ -140,9 +140,12 @@ from pathlib import Path
 from arcnb.search.learning import job
 job.GRACE = 1
 signal.signal(signal.SIGINT, job.interrupted)
-print("at work", flush=True)
+said = False
 while True:
     try:
+        if not said:
+            said = True
+            print("at work", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
