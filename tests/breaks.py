@@ -358,8 +358,8 @@ BREAKS: list[Break] = [
     Break(
         "A program that cheats earns nothing",
         "arcnb/rl/rewards/terms.py",
-        "0.0 if rollout.cheating else scheme(rollout.scores)",
-        "scheme(rollout.scores)",
+        "0.0 if rollout.cheating else self.of_scores(rollout.scores)",
+        "self.of_scores(rollout.scores)",
         ("tests/rl/rewards/test_terms.py::test_a_program_that_cheats_earns_nothing",),
     ),
     Break(
