@@ -8,6 +8,7 @@ brings them back to the original frame.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -90,12 +91,11 @@ class Augmentation:
         return Augmentation(hflip, n_rot90, tuple(colors.tolist()))
 
 
-def content(task: Task) -> str:
+def content(pairs: Sequence[Pair]) -> str:
     """SHA-256 (hex) over a task's pairs: the same for all its augmentations, and in any order of the pairs.
 
     Colours are numbered in each pair as they come, which no permutation of them changes.
     """
-    pairs = (*task.train, *task.test)
     turned = (
         b"".join(sorted(_outline(pair, hflip, n_rot90) for pair in pairs))
         for hflip, n_rot90 in product((False, True), range(4))

@@ -7,16 +7,17 @@ reserved are the 80 whose SHA-256 of "0:id" is smallest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
 from arcnb.arc.augmentation import content
-from arcnb.arc.tasks.task import Task
+from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import naming, shown, text_of
@@ -47,12 +48,61 @@ HELD_OUT_TRAINING: tuple[str, ...] = training_split().held_out
 EVALUATION_SETS = ("arc-agi-1/evaluation", "arc-agi-2/evaluation")
 
 
+@dataclass(frozen=True)
+class Known:
+    """Some tasks, to be known again under another id, turned, recolored, with their pairs in another order,
+    or without test outputs. Rows about tasks are known by their `task_fingerprint`, as they are.
+
+    keys: fingerprints, and contents (`arcnb.arc.augmentation.content`) of all pairs and of the train pairs,
+    each with how many pairs and cells these are: to tell a content takes a millisecond.
+    """
+
+    keys: frozenset[str]
+
+    @classmethod
+    def of(cls, tasks: Iterable[Task]) -> Known:
+        made = ((task.fingerprint, *(_size(own) + content(own) for own in _contents(task))) for task in tasks)
+        return cls(frozenset(key for of_task in made for key in of_task))
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        return frozenset(key[: key.rindex(" ") + 1] for key in self.keys if " " in key)
+
+    def has(self, task: Task | Mapping) -> bool:
+        if not isinstance(task, Task):
+            return _text(task, "task_fingerprint") in self.keys
+        owns = [(own, size) for own in _contents(task) if (size := _size(own)) in self.sizes]
+        return any(size + content(own) in self.keys for own, size in owns)
+
+
+def _contents(task: Task) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+    return (*task.train, *task.test), task.train
+
+
+def _size(pairs: Sequence[Pair]) -> str:
+    grids = [grid for pair in pairs for grid in (pair.input, pair.output) if grid is not None]
+    return f"{len(pairs)} pairs, {sum(grid.size for grid in grids)} cells: "
+
+
 @cache
-def _never_trained() -> tuple[frozenset[str], frozenset[str]]:
-    """Ids and fingerprints of the 80 and of the evaluation sets of ARC-AGI-1 and 2."""
+def _never_trained() -> tuple[frozenset[str], Known]:
+    """The 80 and the evaluation sets of ARC-AGI-1 and 2: ids, and how they are known under others."""
     tasks = [*load_tasks("arc-agi-1/training").subset(HELD_OUT_TRAINING)]
     tasks += [task for name in EVALUATION_SETS for task in load_tasks(name)]
-    return frozenset(task.task_id for task in tasks), frozenset(task.fingerprint for task in tasks)
+    return frozenset(task.task_id for task in tasks), Known.of(tasks)
+
+
+def _facts(task: Task | Mapping) -> Mapping:
+    return task.meta | {"task_id": task.task_id, "reserved": None} if isinstance(task, Task) else task
+
+
+def _text(facts: Mapping, name: str) -> str | None:
+    return text_of(facts, name, f"task {shown(facts.get('task_id'))}", optional=True)
+
+
+def _names(facts: Mapping) -> set[str | None]:
+    """The id of a task, and those of the tasks that it was made of."""
+    return {_text(facts, name) for name in ("task_id", "original", "real")}
 
 
 def is_held_out(task: Task | Mapping) -> bool:
@@ -63,19 +113,16 @@ def is_held_out(task: Task | Mapping) -> bool:
     evaluation set and 77 of the 80, most with other pairs. One trainable task has an evaluation task's
     content; it stays trainable. ArcnbError for a row that names a task by something else than text.
     """
-    facts = task.meta | {"task_id": task.task_id, "reserved": None} if isinstance(task, Task) else task
+    facts = _facts(task)
     if facts.get("reserved") is not None:
         return bool(facts["reserved"])
-    ids, fingerprints = _never_trained()
-    place = f"task {shown(facts.get('task_id'))}"
-    named = {text_of(facts, name, place, optional=True) for name in ("task_id", "original", "real")}
+    ids, known = _never_trained()
+    named = _names(facts)
     if not named.isdisjoint(training_split().trainable):
         return False
-    if not named.isdisjoint(ids) or text_of(facts, "family", place, optional=True) in HELD_OUT_FAMILIES:
+    if not named.isdisjoint(ids) or _text(facts, "family") in HELD_OUT_FAMILIES:
         return True
-    if isinstance(task, Task):
-        return task.fingerprint in fingerprints
-    return text_of(task, "task_fingerprint", place, optional=True) in fingerprints
+    return known.has(task)
 
 
 @dataclass(frozen=True)
@@ -83,8 +130,8 @@ class LeftOut:
     """Asked of a task, or of a row about one: whether a training leaves it out.
 
     That are reserved tasks (see `is_held_out`), unless train_on_held_out, and in any case the tasks that the
-    training is evaluated on: under another id, turned, recolored or with their pairs in another order, too. A
-    row is asked by its `task_fingerprint`, which knows them as they are. eval_tasks: as `of` makes them.
+    training is evaluated on, as `Known` knows them. Where these are ARC's own tasks or were made of them, all
+    that is or was made of the same ones is left out, too. eval_tasks: as `of` makes them.
     """
 
     train_on_held_out: bool = False
@@ -93,20 +140,31 @@ class LeftOut:
     @classmethod
     def of(cls, train_on_held_out: bool, eval_tasks: Iterable[Task] = ()) -> LeftOut:
         """In an order that is always the same: rows for fine-tuning are known by the text of this."""
-        known = {key for task in eval_tasks for key in (content(task), task.fingerprint)}
-        return cls(train_on_held_out, tuple(sorted(known)))
+        tasks = list(eval_tasks)
+        names = {name for task in tasks for name in _names(_facts(task)) if _is_arc(name)}
+        return cls(train_on_held_out, tuple(sorted(Known.of(tasks).keys | names)))
 
     def __call__(self, task: Task | Mapping) -> bool:
         if not self.train_on_held_out and is_held_out(task):
             return True
         if not self.eval_tasks:
             return False
-        return (content(task) if isinstance(task, Task) else task.get("task_fingerprint")) in self.eval_tasks
+        named = filter(_is_arc, _names(_facts(task)))
+        return not self._known.keys.isdisjoint(named) or self._known.has(task)
+
+    @cached_property
+    def _known(self) -> Known:
+        return Known(frozenset(self.eval_tasks))
 
     def __str__(self) -> str:
         """What is left out, in words."""
         kinds = {"reserved": not self.train_on_held_out, "eval": self.eval_tasks}
         return " or ".join(f"{kind} tasks" for kind, asked in kinds.items() if asked)
+
+
+def _is_arc(name: str | None) -> bool:
+    """Whether an id is of ARC's form. Ids of generated tasks say little: they come again in every set."""
+    return name is not None and re.fullmatch("[0-9a-f]{8}", name) is not None
 
 
 def trainable_tasks(tasks: TaskSet, left_out: LeftOut = LeftOut()) -> TaskSet:

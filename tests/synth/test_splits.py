@@ -63,6 +63,22 @@ def test_renamed_and_remade_held_out_tasks_are_known():
     assert trainable_tasks(own) is own
 
 
+RECOLORED = Augmentation(True, 3, (3, 1, 2, 0, 4, 5, 7, 8, 9, 6))
+
+
+def test_held_out_tasks_are_known_turned_recolored_and_in_another_order():
+    for task in (
+        load_tasks("arc-agi-1/training")[HELD_OUT_TRAINING[0]],
+        load_tasks("arc-agi-2/evaluation")[3],
+    ):
+        turned = RECOLORED.apply_task(task)
+        assert is_held_out(replace(turned, task_id="mine"))
+        assert is_held_out(Task("mine", turned.train[::-1], turned.test))
+        assert is_held_out(Task("mine", (*turned.test, *turned.train[1:]), turned.train[:1]))
+        assert is_held_out(Task("mine", turned.train, tuple(replace(p, output=None) for p in turned.test)))
+        assert not is_held_out(Task("mine", turned.train[1:], turned.test))
+
+
 def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     held_out, trainable = HELD_OUT_TRAINING[0], training_split().trainable[0]
     assert is_held_out({"task_id": held_out})
@@ -90,7 +106,7 @@ def test_eval_tasks_are_left_out_renamed_turned_recolored_and_in_another_order()
     tasks = load_tasks("arc-agi-1/training")[:6]
     left_out = LeftOut.of(True, tasks[:2])
     for task in tasks[:2]:
-        turned = Augmentation(True, 3, (3, 1, 2, 0, 4, 5, 7, 8, 9, 6)).apply_task(task)
+        turned = RECOLORED.apply_task(task)
         pairs = (*turned.test, *turned.train)
         assert left_out(task)
         assert left_out(Task("mine", pairs[1:], pairs[:1]))
@@ -98,6 +114,24 @@ def test_eval_tasks_are_left_out_renamed_turned_recolored_and_in_another_order()
     assert trainable_tasks(tasks, left_out).ids == tasks.ids[2:]
     with pytest.raises(ArcnbError, match="all of its 6 tasks are reserved tasks or eval tasks"):
         trainable_tasks(tasks, LeftOut.of(False, tasks))
+
+
+def test_what_was_made_of_an_eval_task_or_of_the_same_task_is_left_out():
+    one, other = training_split().trainable[:2]
+    for eval_task in (load_tasks("arc-agi-1/training")[one], rearc_task(one, seed=0, index=0)):
+        left_out = LeftOut.of(False, [eval_task])
+        assert left_out(rearc_task(one, seed=5, index=1))
+        assert left_out(replace(rearc_task(other, seed=0, index=0), task_id="mine", meta={"real": one}))
+        assert left_out({"task_id": one})
+        assert not left_out({"task_id": other})
+        assert not left_out(rearc_task(other, seed=0, index=0))
+
+
+def test_a_task_that_has_only_the_id_of_a_generated_eval_task_is_trained_on():
+    eval_task, other = rule_task("mirror_out", seed=0, index=0), rule_task("mirror_out", seed=1, index=0)
+    task = replace(other, task_id=eval_task.task_id)
+    assert LeftOut.of(False, [eval_task])(eval_task)
+    assert not LeftOut.of(False, [eval_task])(task)
 
 
 def test_what_is_left_out_has_the_same_text_in_whatever_order_it_is_told():

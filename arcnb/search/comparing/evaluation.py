@@ -96,16 +96,26 @@ def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> li
 
 
 def changed_by_training(
-    frames: Mapping[str, pd.DataFrame], tasks: TaskSet, trained: str, seed: int = 0
+    frames: Mapping[str, pd.DataFrame],
+    tasks: TaskSet,
+    trained: str,
+    seed: int = 0,
+    stopped: Container[str] = (),
 ) -> list[GroupChange]:
-    """What made the second of two sets another than the first (`arcnb.search.comparing.changes`). trained: a
-    task set.
+    """What made the second of two sets another than the first (`arcnb.search.comparing.changes`), by their
+    first turns: refinements are of unsolved tasks alone. trained: a task set; stopped: as in
+    `comparison_table`.
 
-    ArcnbError for another number of sets.
+    ArcnbError for another number of sets, and for one whose tasks ended early.
     """
     if len(frames) != 2:
         raise ArcnbError(f"trained compares two sets, before and after, but there are {len(frames)}")
-    before, after = frames.values()
+    if ended := [name for name in frames if name in stopped]:
+        raise ArcnbError(
+            f"trained: tasks of {' and '.join(ended)} were ended by stop_after, so the share of their "
+            'samples that solve them is too high; fill the set up with stop_after=0, or leave trained ""'
+        )
+    before, after = map(_first_turns, frames.values())
     return changes(before, after, list(tasks), load_tasks(trained).ids, seed)
 
 

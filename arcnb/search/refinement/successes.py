@@ -70,6 +70,7 @@ def successful_rows(
             prompt = book.refining(parent, found.ancestors(number))
             kept[key] = {
                 "task_id": task_id,
+                "task_fingerprint": by_id[task_id].fingerprint,
                 "reserved": is_held_out(by_id[task_id]),
                 "turn": parent.turn + 1,
                 "parent": parent.id,

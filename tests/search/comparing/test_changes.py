@@ -116,3 +116,18 @@ def test_tasks_without_predictions_in_one_set_are_left_out(tasks):
 def test_one_set_or_three_are_refused(tasks):
     with pytest.raises(ArcnbError, match="there are 1"):
         changed_by_training({"a": frame(counts(1))}, tasks, "arc-agi-1/training")
+
+
+def test_a_set_whose_tasks_ended_early_is_refused_by_name(tasks):
+    sets = {"a": frame(counts(1)), "b": frame(counts(1))}
+    with pytest.raises(ArcnbError, match="trained: tasks of b were ended by stop_after"):
+        changed_by_training(sets, tasks, "arc-agi-1/training", stopped={"b": "said"})
+
+
+def test_only_first_turns_are_compared(tasks):
+    before = frame(counts(4)).assign(turn=0, round=0)
+    refined = frame(counts(0)).assign(turn=1, round=1)
+    after = pd.concat([before, refined])
+    (change, *_) = changed_by_training({"a": before, "b": after}, tasks, "arc-agi-1/training")
+    assert change.difference == 0
+    assert change.n_samples == 2 * len(before)
