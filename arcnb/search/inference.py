@@ -5,7 +5,7 @@ Several adapters of one model can be compared in one run: one engine, and a pred
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +23,7 @@ from arcnb.values import COUNT, POSITIVE, listed
 
 if TYPE_CHECKING:
     from arcnb.arc.tasks.task import Task
+    from arcnb.arc.tasks.task_set import TaskSet
     from arcnb.search.sampling.sampled_set import SampledSet
 
 NO_ADAPTER = "none"  # in a list of adapters: the model without any
@@ -103,6 +104,15 @@ def sampled_sets(plan: InferencePlan, tasks: Sequence[Task], own: Path) -> dict[
         )
         for name, (adapter, folder) in compared_adapters(plan, own).items()
     }
+
+
+def counted_tasks(plan: InferencePlan, tasks: TaskSet, sets: Mapping[str, SampledSet], engine) -> TaskSet:
+    """The tasks that a run tells of: those of its shard, since others may be sampled later or never."""
+    from arcnb.search.sampling.predict import shard_of
+
+    if plan.rounds.n_shards == 1:
+        return tasks
+    return tasks.subset([task.task_id for task in shard_of(next(iter(sets.values())), plan.rounds, engine)])
 
 
 def compared_adapters(plan: InferencePlan, own: str | Path = "") -> dict[str, tuple[str, Path]]:

@@ -172,6 +172,12 @@ def _rearc(
     return rearc_tasks(_rearc_part(argument), settings, report)
 
 
+def rearc_part(source: str) -> Sequence[str]:
+    """The ids whose RE-ARC generators a source asks for; none where it is of another kind."""
+    make, argument = _find(source)
+    return _rearc_part(argument) if make is _rearc else ()
+
+
 def _rearc_part(argument: str) -> Sequence[str]:
     split = training_split()
     parts = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}

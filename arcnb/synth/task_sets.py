@@ -30,10 +30,11 @@ from arcnb.synth.sources import (
     check_source,
     counted,
     never_ends,
+    rearc_part,
     rearc_tasks,
     source_version,
 )
-from arcnb.synth.splits import is_held_out, training_split
+from arcnb.synth.splits import is_held_out
 from arcnb.synth.validation.reports import TaskReport
 from arcnb.values import bare, split_unquoted
 
@@ -181,8 +182,9 @@ def source_tasks(
     """
     report = TaskReport() if report is None else report
     settings = replace(settings, workers=workers)
-    if source == "rearc":
-        tasks = rearc_tasks(training_split().trainable, settings, report, varied=True, augment=augment)
+    ids = rearc_part(source)
+    if source == "rearc" or (ids and augment):
+        tasks = rearc_tasks(ids, settings, report, varied=source == "rearc", augment=augment)
         yield from islice(counted(tasks, report), n)
         return
     with Executor(workers, shared=True) as executor:  # only programs of our own generators are run

@@ -45,6 +45,17 @@ def test_what_was_taken_and_rejected_is_counted(built):
     assert "tasks a second and core" in report._repr_html_()
 
 
+@pytest.mark.parametrize("part", ["all", "held_out", "00d62c1b"])
+def test_every_part_of_rearc_is_turned_and_recolored_where_that_is_asked_for(part):
+    made = [
+        build_task_set(f"rearc/{part}*8", settings=SourceSettings(seed=3), augment=asked)
+        for asked in (True, False)
+    ]
+    turned, plain = ([task for task in tasks if "augmentation" in task.meta] for tasks in made)
+    assert turned
+    assert not plain
+
+
 def test_training_data_holds_no_held_out_task(built):
     tasks, _ = built[1]
     originals = {task.meta["original"] for task in tasks if task.source == "rearc"}

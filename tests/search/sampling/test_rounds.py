@@ -1,5 +1,6 @@
 """Plans and their shards."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from arcnb.models.prompts.chat import count_tokens, prompt_ids
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import Sampling
+from arcnb.search.inference import InferencePlan, counted_tasks
 from arcnb.search.sampling.predict import shard_of
 from arcnb.search.sampling.rounds import RoundPlan, shard_tasks
 from arcnb.search.sampling.sampled_set import SampledSet
@@ -65,6 +67,17 @@ def test_shards_are_balanced_by_tokens_and_not_by_number(tasks, small_model):
     assert spread(shards, 10**6) < 1.01 < 2 < spread(by_position, 10**6)
     assert spread(shards, engine.context) < 1.1 < 1.8 < spread(by_position, engine.context)
     assert prompt_ids(engine.tokenizer, format_.prompt(tasks[0]))[: lengths[0]]
+
+
+def test_the_page_of_a_shard_tells_of_its_own_tasks(small_model):
+    engine = CannedEngine(load_tokenizer(small_model), None, context=4096)
+    some = load_tasks("arc-agi-1/training")[:5]
+    sets = {"none": SampledSet(some, None, prompt_format(), Sampling(max_tokens=1))}
+    plans = [InferencePlan.of({"shard": n, "n_shards": 2, "output": "x"}) for n in range(2)]
+    counted = [counted_tasks(plan, some, sets, engine).ids for plan in plans]
+    assert all(counted)
+    assert sorted(itertools.chain(*counted)) == sorted(some.ids)
+    assert counted_tasks(InferencePlan.of(), some, sets, engine) is some
 
 
 def test_a_shard_that_is_run_again_with_another_context_has_the_same_tasks(tasks, small_model):
