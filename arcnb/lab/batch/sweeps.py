@@ -8,10 +8,9 @@ and how each run ended.
 import csv
 import io
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,15 +144,19 @@ def plan_sweep(
 
 
 def take_back(sweep: Sweep, fresh: Sequence[Run]) -> None:
-    """Withdraw these members from the disk and from the sweep; of one without others nothing stays."""
+    """Withdraw these members from the disk and from the sweep; of one without others nothing stays but what
+    was there before it, as the predictions of runs that were removed."""
     with locked(sweep.folder):
         gone = {run.path.name for run in withdraw(fresh)}
         record = _read(sweep.folder) or {"members": {}}
         record["members"] = {m: e for m, e in record["members"].items() if e["run"] not in gone}
-        if record["members"]:
+        with suppress(OSError):  # there are jobs of before
+            (sweep.folder / "jobs").rmdir()
+        if record["members"] or any(path.name != SWEEP for path in sweep.folder.iterdir()):
             write_whole(sweep.folder / SWEEP, json.dumps(record, indent=2) + "\n")
         else:
-            shutil.rmtree(sweep.folder)
+            (sweep.folder / SWEEP).unlink()
+            sweep.folder.rmdir()
 
 
 def find_sweep(name: str) -> Sweep | None:

@@ -445,6 +445,23 @@ def test_a_refusal_keeps_what_the_sweep_had(path, runs_root):
     assert not list((runs_root / "sweeps" / "sw").glob("jobs/*"))
 
 
+def test_a_refusal_keeps_what_removed_runs_left_to_their_sweep(notebook, runs_root, capsys):
+    parameters = "shard = 0  # number\nn_shards = 1  # of so many\noutput = ''  # folder\n"
+    path = notebook("run.record({'x': 1})", name="03_shards", parameters=parameters)
+    shared = {"n_shards": 1, "output": "{sweep}/predictions"}
+    folder = plan_sweep("eval", path, {"shard": 0}, [ParameterSet({"shard": 0}, {"shard": 0})], shared).folder
+    (folder / "predictions").mkdir()
+    (folder / "predictions" / "part.parquet").write_text("hours of work")
+    assert cli.main(["rm", "eval"]) == 0
+    before = {item: found for item, found in contents(folder).items() if item.name != "sweep.json"}
+    command = ["submit", "--on", "slurm", str(path), "--name", "eval", "--shards", "1", "--venv", "/nowhere"]
+    assert cli.main(command) == 2
+    assert "/nowhere" in capsys.readouterr().err
+    assert {item: found for item, found in contents(folder).items() if item.name != "sweep.json"} == before
+    assert find_sweep("eval").members == []
+    assert list_runs() == []
+
+
 def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
     states = {}
     scheduler = SimpleNamespace(states=lambda tasks: dict.fromkeys(tasks, states["state"]))
