@@ -111,6 +111,12 @@ def given_values(options: argparse.Namespace, path: Path, declared: dict[str, De
         if not given:  # a profile of other notebooks: a run on the defaults is not what was asked for
             raise ArcnbError(f"{profile} gives no parameter of {path.stem}")
         values |= given
+    return with_runs(values | line_values(options, path, own))
+
+
+def line_values(options: argparse.Namespace, path: Path, own: Declared) -> dict[str, Any]:
+    """What -p gives, by the names that the notebook declares, however they were written."""
+    values: dict[str, Any] = {}
     for name, text in options.parameter:
         value = profiles.parse_value(text, own.find(name)) if own.knows(name) else profiles.parse_value(text)
         values |= check_parameters({name: value}, own, path.name)

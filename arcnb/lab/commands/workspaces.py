@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.commands.options import add_command, add_parameter_options, given_values, note
+from arcnb.lab.commands.options import add_command, add_parameter_options, given_values, line_values, note
 from arcnb.lab.notebooks import files
 from arcnb.lab.notebooks.profiles import find_profile
 from arcnb.lab.workspace import doctor as doctors
@@ -66,9 +66,10 @@ def bundle(options: argparse.Namespace) -> int:
     from arcnb.synth import SourceSettings, build_task_set
 
     path = files.find_notebook("07")
-    values = given_values(options, path, files.declared_beside(path, options.profile))
+    declared = files.declared_beside(path, options.profile)
+    values = given_values(options, path, declared)
     profiles = [find_profile(name, path.parent) for name in options.profile]
-    parameters = {name: value for name, value in values.items() if name in dict(options.parameter)}
+    parameters = line_values(options, path, declared[path.stem])
     made = kaggle.KaggleBundle(
         options.model, options.adapter, profiles, parameters, options.wheels, options.python, options.gpu,
         options.hours, options.user, options.competition,

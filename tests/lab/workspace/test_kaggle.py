@@ -158,6 +158,16 @@ def test_a_bundle_of_another_version_leaves_a_padded_submission_and_says_so(tmp_
     validate_submission(json.loads((tmp_path / "work" / "working" / "submission.json").read_text()), tasks)
 
 
+def test_a_bundle_has_every_parameter_it_is_given_however_it_is_called(tmp_path, small_model):
+    command = ["bundle", "kaggle", str(tmp_path / "out"), "--model", small_model.path, "--adapter", ""]
+    command += ["-p", "temperature", "0.5", "-p", "lora_r", "4", "-p", "budget.n_predictions", "64"]
+    assert cli.main([*command, "-p", "feedback", "{answers_per_task: 3}"]) == 0
+    made = json.loads((tmp_path / "out" / "dataset" / "bundle.json").read_text())
+    plan = SearchPlan.of(made["parameters"])
+    assert (plan.sampling.temperature, plan.lora.r, plan.budget.n_predictions) == (0.5, 4, 64)
+    assert plan.feedback.answers_per_task == 3
+
+
 def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
     out = tmp_path / "out"
     command = ["bundle", "kaggle", str(out), "--model", small_model.path, "--adapter", "", "-f", "submission"]
