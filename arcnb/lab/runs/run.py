@@ -141,14 +141,15 @@ class Run:
         not exist.
         """
         entries = [self._artifact(artifact) for artifact in artifacts]
-        given = [parent.path if isinstance(parent, Run) else Path(parent).resolve() for parent in parents]
+        given = [(parent.path if isinstance(parent, Run) else Path(parent)).resolve() for parent in parents]
         with locked(self.path):
             manifest = self.manifest
             mothers = [*manifest["parents"], *map(str, [*given, *_runs_in(manifest["parameters"])])]
+            own = (str(self.path), str(self.path.resolve()))
             files = {entry["path"]: entry for entry in [*manifest["artifacts"], *entries]}
             manifest["outcome"] = first(manifest["outcome"] | plain(outcome or {}))
             manifest["artifacts"] = list(files.values())
-            manifest["parents"] = [folder for folder in dict.fromkeys(mothers) if folder != str(self.path)]
+            manifest["parents"] = [folder for folder in dict.fromkeys(mothers) if folder not in own]
             if manifest["owner"] == "notebook":
                 end = now()
                 manifest |= {"status": "done", "end": end, "error": None}
@@ -157,12 +158,13 @@ class Run:
         return self
 
     def _artifact(self, artifact: str | Path) -> dict[str, Any]:
-        path = (self.path / artifact).resolve()
-        if not path.is_relative_to(self.path):
+        folder = self.path.resolve()  # runs/ may be a link to another disk
+        path = (folder / artifact).resolve()
+        if not path.is_relative_to(folder):
             raise ArcnbError(f"artifact {artifact} is not below the run folder {self.path}")
         if not path.exists():
             raise ArcnbError(f"artifact {artifact} does not exist in {self.path}")
-        return {"path": str(path.relative_to(self.path)), "bytes": size_of(path)}
+        return {"path": str(path.relative_to(folder)), "bytes": size_of(path)}
 
     def _repr_html_(self) -> str:
         status, why = self.verdict()

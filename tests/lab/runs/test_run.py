@@ -159,6 +159,24 @@ def test_record_refuses_artifacts_that_are_not_there():
         run.record(artifacts=["../other"])
 
 
+def test_runs_below_a_link_record_artifacts_and_parents_as_others_do(tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    monkeypatch.delenv("ARCNB_RUNS")
+    monkeypatch.setattr("arcnb.lab.workspace.folders.home", lambda: tmp_path)
+    mother = new_run("mother")
+    (mother.path / "tasks.parquet").write_text("")
+    run = new_run("daughter", {"tasks": str(mother.path / "tasks.parquet")})
+    assert run.path.parent == tmp_path / "runs"
+    (run.path / "table.html").write_bytes(b"12345")
+    run.update(parameters=run.parameters | {"output": str(run.path)})
+    run.record(artifacts=["table.html", run.path / "table.html"], parents=[mother, mother.path])
+    assert run.manifest["artifacts"] == [{"path": "table.html", "bytes": 5}]
+    assert run.manifest["parents"] == [str(mother.path.resolve())]
+    with pytest.raises(ArcnbError, match="is not below the run folder"):
+        run.record(artifacts=[mother.path / "tasks.parquet"])
+
+
 def test_finding_runs(runs_root):
     first, second, other = (new_run(name) for name in ("inference", "inference", "evaluate"))
     assert [run.path for run in list_runs()] == sorted(run.path for run in (first, second, other))
