@@ -5,7 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def submit(options: argparse.Namespace) -> int:
     submitting.scheduler_named(options.on)
     given = job_options(options)
     if options.resume:
+        _refuse_for_resumed(options)
         return _submit_runs(options, given, runs_named([options.resume]))
     if options.notebook is None:
         raise ArcnbError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
@@ -233,10 +234,27 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _refuse_for_pipeline(options: argparse.Namespace) -> None:
-    said = {name: f"--{name}" for name in ("grid", "sets", "name", "after", "shards")}
-    for name, option in (said | {"parameter": "-p", "profile": "-f"}).items():
-        if getattr(options, name) not in (None, "", []):
-            raise ArcnbError(f"a pipeline's file says its parameters itself; leave out {option}")
+    told = _OF_NEW_RUNS | {"after": "--after"}
+    _refuse_given(options, told, "a pipeline's file says its parameters itself")
+
+
+def _refuse_for_resumed(options: argparse.Namespace) -> None:
+    told = _OF_NEW_RUNS | {"notebook": options.notebook}
+    _refuse_given(options, told, "a resumed run has its notebook, name and parameters already")
+
+
+# What makes new runs, as it is written on the command line.
+_OF_NEW_RUNS = {name: f"--{name}" for name in ("grid", "sets", "name", "again", "shards")} | {
+    "parameter": "-p",
+    "profile": "-f",
+}
+
+
+def _refuse_given(options: argparse.Namespace, told: Mapping[str, str], why: str) -> None:
+    for name, option in told.items():
+        value = getattr(options, name)
+        if value is not False and value not in (None, "", []):
+            raise ArcnbError(f"{why}; leave out {option}")
 
 
 def add_commands(commands: Any) -> None:

@@ -18,6 +18,8 @@ from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
 from arcnb.lab.commands import cluster
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.manifest import cause, write_manifest
+from arcnb.lab.runs.provenance import surroundings
+from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import new_run
 from arcnb.machine.processes import process_identity
 from tests.lab.watching import wait_for
@@ -264,12 +266,37 @@ def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatc
     assert list_runs() == []
 
 
-@pytest.mark.parametrize("given", [["-p", "n", "1"], ["-f", "demo"], ["--name", "x"]])
+@pytest.mark.parametrize("given", [["-p", "n", "1"], ["-f", "demo"], ["--name", "x"], ["--again"]])
 def test_what_a_pipelines_file_says_is_refused_as_it_was_written(given, notebook, tmp_path, capsys):
     notebook("run.record({'n': n})", name="a")
     (tmp_path / "road.yaml").write_text("stages: {data: {notebook: a.ipynb}}\n")
     assert cli.main(["submit", "--on", "slurm", str(tmp_path / "road.yaml"), *given]) == 2
     assert capsys.readouterr().err.endswith(f"; leave out {given[0]}\n")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["-p", "n", "1"],
+        ["-f", "demo"],
+        ["--grid", "n=1,2"],
+        ["--sets", "sets.yaml"],
+        ["--shards", "0"],
+        ["--name", "x"],
+        ["--again"],
+        ["01"],
+    ],
+)
+def test_what_a_resumed_run_would_not_take_is_refused_as_it_was_written(given, path, tool, capsys):
+    run = queue_run("early", path, {"n": 3}, surroundings())
+    tool("sbatch", "echo 7")
+    assert cli.main(["submit", "--on", "slurm", "--resume", "early", *given]) == 2
+    said = "arcnb: a resumed run has its notebook, name and parameters already; leave out "
+    assert capsys.readouterr().err == f"{said}{given[0]}\n"
+    assert run.manifest.get("waits_for") is None
+    given_again = ["--gpus", "2", "--time", "2h", "--after", "5"]
+    assert cli.main(["submit", "--on", "slurm", "--resume", "early", *given_again]) == 0
+    assert run.manifest["waits_for"] == "slurm 7"
 
 
 def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
