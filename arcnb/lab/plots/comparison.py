@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,11 +144,15 @@ def ranking(
 ) -> pd.DataFrame:
     """One row a prediction set, best first: columns k, mean, low, high, n_tasks, n_short of its pass@k at the
     largest k that every set has, and behind, behind_low, behind_high: the best set's mean minus its own, with
-    a 95% interval by bootstrap over tasks. Sets that refine, learn or end early have no pass@k, no row."""
+    a 95% interval by bootstrap over tasks. Sets that refine, learn or end early have no pass@k, no row; tasks
+    whose test outputs are unknown to one of the others do not count."""
     import pandas as pd
 
-    drawn = evaluation.curves(frames, task_ids, seed, stopped)
-    drawn = {name: drawn[name].set_index("k", drop=False) for name in frames if len(drawn.get(name, ()))}
+    frames = _with_curves(frames, task_ids, seed, stopped)
+    task_ids = evaluation.solve_rates(frames, task_ids).dropna().index.tolist()
+    frames = {name: frame[frame["task_id"].isin(task_ids)] for name, frame in frames.items()}
+    drawn = evaluation.curves(frames, task_ids, seed)
+    drawn = {name: curve.set_index("k", drop=False) for name, curve in drawn.items() if len(curve)}
     if not drawn:
         return pd.DataFrame()
     k = max(set.intersection(*(set(curve["k"]) for curve in drawn.values())))
@@ -159,6 +164,14 @@ def ranking(
     behind = [mean_and_interval(best - own, weights) for own in chances.values()]
     table[["behind", "behind_low", "behind_high"]] = behind
     return table
+
+
+def _with_curves(
+    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int, stopped: Container[str]
+) -> dict[str, pd.DataFrame]:
+    """The frames that have a pass@k curve under their own names, as of all of their predictions."""
+    drawn = evaluation.curves(frames, task_ids, seed, stopped)
+    return {name: frame for name, frame in frames.items() if len(drawn.get(name, ()))}
 
 
 def standing(ranked: pd.DataFrame) -> pd.DataFrame:
@@ -206,7 +219,7 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
         )
     table = outcome_table(runs)
     for measure, sign in MEASURES.items():
-        for name in table.index[table.index.str.fullmatch(measure)]:
+        for name in filter(re.compile(measure).fullmatch, table.index):
             if len(runs) > 1 and table.loc[name].notna().all():
                 ordered = (sign * table.loc[name]).sort_values(ascending=False, kind="stable") * sign
                 rest = ", ".join(f"{run} {value:.4g}" for run, value in ordered.iloc[1:].items())

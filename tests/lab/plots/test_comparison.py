@@ -1,5 +1,6 @@
 """Runs side by side: differences, outcomes, curves, cost."""
 
+import dataclasses
 import json
 
 import pytest
@@ -136,6 +137,41 @@ def test_runs_without_predictions_are_ranked_by_what_all_recorded(runs):
         run.record({"solved": None, "eval_loss": loss})
     assert comparison.which_was_best(nothing, two) == "Best by eval_loss is first: 2; trained 3."
     assert comparison.which_was_best(nothing, runs).startswith("These runs recorded no number in common")
+
+
+def test_runs_without_an_outcome_yet_are_told_apart_by_nothing():
+    runs = {name: new_run(name, {"n": n}) for n, name in enumerate(("first", "second"))}
+    assert comparison.which_was_best(comparison.ranking({}, []), runs) == (
+        "These runs recorded no number in common that says which is best."
+    )
+    assert comparison.readable(comparison.outcome_table(runs)).empty
+
+
+def unscored(task_id, index, status="ok"):
+    scores = dict.fromkeys(("test_is_correct", "test_correct_grids", "test_pixel_score"))
+    return dataclasses.replace(prediction(task_id, index, False), status=status, **scores)
+
+
+def test_sets_are_ranked_on_tasks_whose_test_outputs_are_known_to_all_of_them(tmp_path):
+    """Task x has no known test outputs, which a set without a valid program for it does not tell."""
+    rows = {
+        "failed": [unscored("x", index, "error") for index in range(2)],
+        "ran": [unscored("x", index) for index in range(2)],
+    }
+    for name, told in rows.items():
+        right = int(name == "ran")
+        scored = [prediction(task, index, index < right) for task in "ab" for index in range(2)]
+        PredictionSet(tmp_path / name).write_part([*scored, *told], 0)
+    frames = {name: comparison.table_frame(PredictionSet(tmp_path / name)) for name in rows}
+    ranked = comparison.ranking(frames, ["a", "b", "x"])
+    assert list(ranked.index) == ["ran", "failed"]
+    assert ranked["n_tasks"].tolist() == [2, 2]
+    assert ranked["behind"].tolist() == [0, 1]
+    said = comparison.which_was_best(ranked, {})
+    assert said.startswith("Best is ran: of 2 shared tasks it solves 100%")
+    apart = {"a": frames["ran"][frames["ran"]["task_id"] != "b"], "x": frames["failed"]}
+    apart["x"] = apart["x"].assign(task_id=apart["x"]["task_id"].replace({"a": "x", "x": "a"}), status="ok")
+    assert comparison.ranking(apart, ["a", "b", "x"]).empty, "no task is known to both"
 
 
 def test_a_sweep_stands_for_its_runs(tmp_path, notebook):
