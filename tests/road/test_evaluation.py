@@ -1,12 +1,14 @@
 """Notebook 06 on a small set, part of it without test outputs."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task import Pair
-from arcnb.arc.tasks.task_set import write_tasks
+from arcnb.arc.tasks.task_set import TaskSet, write_tasks
 from tests.in_process import carried_out
 from tests.search.arc_tasks import short_tasks
 from tests.search.comparing.test_evaluation import judged, right
@@ -31,3 +33,26 @@ def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tm
     assert [(row["set"], row["solved"]) for row in came["sets"]] == [("before", 1), ("after", 2)]
     assert f"Not scored, as test outputs are unknown: 1 of 4 tasks, {last.task_id}" in run.text
     assert came["headline"].endswith("1 more is unknown and not scored.")
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")  # of a picture without a value
+def test_where_no_test_output_is_known_all_but_the_comparisons_is_made(tmp_path):
+    tasks = [replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in short_tasks()]
+    write_tasks(tasks, tmp_path / "tasks.parquet")
+    for name in ("before", "after"):
+        rows = [judged(task, index, task.inputs) for task in tasks for index in range(2)]
+        PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
+    before, after = (tmp_path / name / "predictions" for name in ("before", "after"))
+
+    arms = {"compare": f"sampled = {before}; other = {after}", "first": 1, "budget": 2}
+    asked = {"predictions": f"{before}, {after}", "tasks": tmp_path / "tasks.parquet", **arms}
+    run = carried_out(tmp_path / "runs", "06", **asked, trained=tmp_path / "tasks.parquet")
+    assert (
+        "before -> after: not compared, as there is no task whose test outputs are known to both" in run.text
+    )
+    assert "Not compared, as no task's test outputs are known to both: sampled and other." in run.text
+    assert "The sets have no task in common whose test outputs are known." in run.text
+    submission = json.loads((run.path / "submission.json").read_text())
+    validate_submission(submission, TaskSet("tasks", tuple(tasks)))
+    assert run.outcome["fair_comparison"] == []
+    assert "solved" not in run.outcome

@@ -79,7 +79,8 @@ def _told(axes: Any) -> str:
             said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
         said.append(f"{number_of(len(bars), 'bar')}, the highest {max(bars):.3g}")
-    said += [f"{image.get_array().min():.3g} to {image.get_array().max():.3g}" for image in axes.images]
+    shown = [image.get_array() for image in axes.images]
+    said += [f"{array.min():.3g} to {array.max():.3g}" for array in shown if array.count()]
     said += [text.get_text().strip() for text in axes.texts]
     title, unit = axes.get_title(loc="left"), axes.get_ylabel()
     return f"{title}{f', {unit}' if unit else ''}: {'; '.join(said) or 'no values'}" if title else ""

@@ -80,7 +80,7 @@ def changes(
 
 def summary(found: Sequence[GroupChange]) -> str:
     """A sentence for each group."""
-    return " ".join(map(str, found)) or "The sets have no task in common."
+    return " ".join(map(str, found)) or "The sets have no task in common whose test outputs are known."
 
 
 def _solved(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:

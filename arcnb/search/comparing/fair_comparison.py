@@ -110,11 +110,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class FairComparison:
-    """differences: each arm against the first, and against the one before it, on each budget. parts: see
-    `parts_table`."""
+    """differences: each arm against the first, and against the one before it, on each budget; without those
+    of `unknown`, pairs that have no task in common whose test outputs are known. parts: see `parts_table`."""
 
     differences: list[Difference]
     parts: pd.DataFrame
+    unknown: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What is not compared, in a sentence; else ""."""
+        pairs = ", ".join(f"{a} and {b}" for a, b in self.unknown)
+        return pairs and f"Not compared, as no task's test outputs are known to both: {pairs}."
 
     def table(self) -> pd.DataFrame:
         """One line a pair and budget, with a verdict."""
@@ -194,14 +201,17 @@ def compare_arms(
     names = list(arms)
     pairs = dict.fromkeys([(names[0], name) for name in names[1:]] + list(pairwise(names)))
     beginning = [_solved(frame[frame["place"] < first], task_ids) for frame in arms[names[0]]]
-    differences = []
+    differences: list[Difference] = []
+    unknown: dict[tuple[str, str], None] = {}
     for kind, cut in budgets.items():
-        found = [_difference(kind, a, b, cut, beginning, task_ids, seed) for a, b in pairs]
+        of_pairs = {pair: _difference(kind, *pair, cut, beginning, task_ids, seed) for pair in pairs}
+        unknown |= {pair: None for pair, one in of_pairs.items() if one is None}
+        found = [one for one in of_pairs.values() if one is not None]
         differences += [
             replace(one, p_holm=p, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
             for one, p in zip(found, holm([one.p_value for one in found]), strict=True)
         ]
-    return FairComparison(differences, parts_table(by_completions, task_ids, first, seed))
+    return FairComparison(differences, parts_table(by_completions, task_ids, first, seed), tuple(unknown))
 
 
 def parts_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) -> pd.DataFrame:
@@ -276,12 +286,13 @@ def _solved(frame: pd.DataFrame, task_ids: Sequence[str]) -> np.ndarray:
     return aggregate(frame, list(task_ids))["is_correct"].to_numpy(float)
 
 
-def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int) -> Difference:
+def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int) -> Difference | None:
+    """None where no task's test outputs are known to both."""
     a, b = (np.array([_solved(frame, task_ids) for frame in arms[name]]) for name in (name_a, name_b))
     start = np.array(beginning)
     known = ~np.isnan(a).any(axis=0) & ~np.isnan(b).any(axis=0)
     if not known.any():
-        raise ArcnbError("arms: no task has known test outputs, so nothing can be compared")
+        return None
     a, b, start = a[:, known], b[:, known], start[:, known]
     draws = rng(seed, "fair comparison", kind, name_a, name_b)
     weights = resampled_weights(a.shape[1], draws)

@@ -223,6 +223,16 @@ def test_a_task_without_known_test_outputs_or_without_predictions_is_no_zero_by_
     assert evaluation.solved_by({"a": only_first}, tasks.ids)["a"].tolist() == [True, False, False, False]
 
 
+def test_sets_without_a_task_known_to_both_are_said_not_to_be_compared(sets, tasks):
+    frames = comparing.sets.read_sets(sets)
+    frames["c"] = frames["b"].assign(
+        **dict.fromkeys(("test_pixel_score", "test_correct_grids", "test_is_correct"), float("nan"))
+    )
+    compared, not_compared = evaluation.paired_table(frames, tasks.ids)
+    assert compared.startswith("a -> b: is_correct 50% -> 50%: ")
+    assert not_compared == ("b -> c: not compared, as there is no task whose test outputs are known to both")
+
+
 def test_a_task_that_nobody_can_score_is_called_neither_solved_nor_wrong(tmp_path, tasks):
     hidden = [replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks[:2]]
     one = PredictionSet(tmp_path / "unknown")

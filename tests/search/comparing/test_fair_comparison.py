@@ -118,6 +118,19 @@ def test_an_arm_that_stopped_early_sets_no_limit_of_tokens_and_is_held_to_it(tmp
     }
 
 
+def test_arms_without_a_task_known_to_both_are_named_and_the_others_compared(sets):
+    arms = read_arms(sets(), TASKS)
+    scores = ("test_pixel_score", "test_correct_grids", "test_is_correct")
+    arms["unknown"] = [frame.assign(**dict.fromkeys(scores)) for frame in arms["independent"]]
+    found = compare_arms(arms, TASKS, FIRST, BUDGET)
+    assert [(one.a, one.b) for one in found.differences] == [("independent", "refined")] * 2
+    assert found.note == (
+        "Not compared, as no task's test outputs are known to both: independent and unknown, "
+        "refined and unknown."
+    )
+    assert compared(sets()).note == ""
+
+
 def test_several_differences_share_their_chances_of_error(sets):
     text = sets()
     others = compared(f"{text}; again = {text.split(' = ')[-1]}").differences
