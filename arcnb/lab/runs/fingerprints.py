@@ -3,15 +3,19 @@
     {"notebook": sha256 of its source, "parameters": {name: value, or "text @ fingerprint of what it names"}}
 
 A parameter that names files counts by their content, not by the folder they happen to be in: a stage that ran
-again and made the same tasks lets the stages behind it be skipped. The code of the package is not counted.
+again and made the same tasks lets the stages behind it be skipped. Of the folder of a run that is done its
+artifacts and its outcome count, not what is written about it: its page is finished after the stages behind it
+have begun. The code of the package is not counted.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError, reason
+from arcnb.lab.runs.manifest import read_manifest
 from arcnb.lab.runs.named_paths import existing, pieces_that
 from arcnb.lab.runs.placeholders import REFERENCE
 
@@ -34,8 +38,8 @@ def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> lis
 
 
 def fingerprint(path: Path) -> str:
-    """16 hexadecimal digits for the content of a file, or for the names and contents of a folder's files.
-    ArcnbError for one that may not be read."""
+    """16 hexadecimal digits for the content of a file, for the names and contents of a folder's files, or for
+    what a run left. ArcnbError for one that may not be read."""
     try:
         return _fingerprint(path)
     except OSError as error:
@@ -45,7 +49,10 @@ def fingerprint(path: Path) -> str:
 def _fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
     if path.is_dir():
-        files = sorted(item for item in path.rglob("*") if item.is_file() and item.name[0] != ".")
+        files = _files(path)
+        if run := _done_run(path):
+            digest.update(json.dumps(run["outcome"], sort_keys=True).encode())
+            files = [file for item in run["artifacts"] for file in _files(path / item["path"])]
         for item in files:
             digest.update(f"{item.relative_to(path)}\0{_fingerprint(item)}\0".encode())
     elif path.stat().st_size > CONTENT_BYTES:
@@ -54,6 +61,22 @@ def _fingerprint(path: Path) -> str:
     else:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or those below the folder that are not hidden; none of what was removed."""
+    if path.is_file():
+        return [path]
+    return sorted(item for item in path.rglob("*") if item.is_file() and item.name[0] != ".")
+
+
+def _done_run(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a run that is done; one that was stopped has recorded little of what it left."""
+    try:
+        manifest = read_manifest(folder)
+    except ArcnbError:
+        return None
+    return manifest if manifest["status"] == "done" else None
 
 
 def _identity(written: Any, value: Any) -> Any:

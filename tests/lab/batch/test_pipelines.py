@@ -12,6 +12,7 @@ from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.lab.notebooks import files
 from arcnb.lab.runs import fingerprints
 from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.run import new_run
 
 MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
 USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"
@@ -172,6 +173,39 @@ def test_fingerprints_follow_content_and_not_folders(tmp_path):
     assert inputs["text"] == "one", "a name is no file, even if one is called so"
     assert inputs["tasks"].count(" @ ") == 1
     assert len(inputs["tasks"].split(" @ ")[1].split()) == 2
+
+
+def test_the_folder_of_a_run_counts_by_what_the_run_left_not_by_what_is_written_about_it():
+    one, two = (new_run(name) for name in ("one", "two"))
+    for run in (one, two):
+        (run.path / "parts").mkdir()
+        (run.path / "parts" / "a.txt").write_text("same")
+        (run.path / "table.html").write_text("a table")
+    stopped = fingerprints.fingerprint(one.path)
+    (one.path / "parts" / "a.txt").write_text("other")
+    assert fingerprints.fingerprint(one.path) != stopped, "what is not done counts by all its files"
+    (one.path / "parts" / "a.txt").write_text("same")
+    for run in (one, two):
+        run.record({"solved": 1, "of": 2}, artifacts=["parts", "table.html"])
+    before = fingerprints.fingerprint(one.path)
+    (one.path / "notebook.html").write_text("the page")
+    (one.path / "log.txt").write_text("what it printed")
+    one.update(seconds=5.0, report_problem=None)
+    assert fingerprints.fingerprint(one.path) == before == fingerprints.fingerprint(two.path)
+    two.record({"solved": 2})
+    (one.path / "parts" / "a.txt").write_text("other")
+    other = {fingerprints.fingerprint(run.path) for run in (one, two)}
+    (one.path / "table.html").unlink()
+    assert len({before, *other, fingerprints.fingerprint(one.path)}) == 4
+
+
+def test_a_stage_that_takes_the_folder_of_another_is_done_once(file, capsys):
+    whole = {"notebook": "a.ipynb", "parameters": {"label": "${data.folder}"}}
+    path = file({"data": stages()["data"], "copy": whole})
+    assert cli.main(["pipeline", str(path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["pipeline", str(path)]) == 0
+    assert capsys.readouterr().err.count("done with the same inputs") == 2
 
 
 @pytest.mark.parametrize(
