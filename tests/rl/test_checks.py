@@ -92,6 +92,7 @@ def test_a_place_to_log_to_needs_its_package(said, monkeypatch):
         ({"reference_part": 0.5, "beta": 0.0}, "learner_reference_part=0.5 needs a beta above 0"),
         ({"trained_part": 0.3}, "learner_trained_part=0.3 of num_generations=3 leaves fewer than 2"),
         ({"trained_part": 0.7, "entropy_coef": 0.1}, "learner_trained_part=0.7 does not go with an"),
+        ({"skip_silent": True, "entropy_coef": 0.1}, "learner_skip_silent=True does not go with an"),
         (
             {"skip_silent": True, "loss_type": "bnpo"},
             "learner_skip_silent=True does not go with los",

@@ -58,6 +58,13 @@ def adapter_rank(adapter: Path) -> int:
     return max([int(settings.get("r", 8)), *map(int, (settings.get("rank_pattern") or {}).values())])
 
 
+def adapted_modules(adapter: Path) -> list[str]:
+    """Sorted names of the kinds of layers that the adapter has matrices for (q_proj, ...). Its settings may
+    say them by a pattern, or for some layers alone."""
+    layers = {name.partition(".lora_")[0] for name in tensor_shapes(adapter / WEIGHTS) if ".lora_" in name}
+    return sorted({layer.rpartition(".")[2] for layer in layers})
+
+
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors in a safetensors file; reads the header only."""
     from safetensors import SafetensorError, safe_open

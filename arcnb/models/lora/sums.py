@@ -8,7 +8,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
-from arcnb.models.lora.compatibility import WEIGHTS, adapter_settings
+from arcnb.models.lora.compatibility import WEIGHTS, adapted_modules, adapter_settings, tensor_shapes
 
 _MORE = (
     "use_dora",
@@ -49,7 +49,11 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
         ]
         whole[name] = torch.cat(parts, dim=0 if rows else 1)
     config = configs[0] | {"r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
-    config["target_modules"] = sorted({*configs[0]["target_modules"], *configs[1]["target_modules"]})
+    # By the matrices: what one says by a pattern, or for some layers alone, says nothing of the other's.
+    # Layers of these names without matrices are made as layers that change nothing.
+    config["target_modules"] = sorted({module for folder in folders for module in adapted_modules(folder)})
+    config |= dict.fromkeys(("layers_to_transform", "layers_pattern", "exclude_modules"))
+    config["init_lora_weights"] = True
     output.mkdir(parents=True, exist_ok=True)
     write_whole(output / "adapter_config.json", json.dumps(config, indent=2) + "\n")
     write_whole(output / WEIGHTS, save(whole, metadata={"format": "pt"}))
@@ -62,6 +66,8 @@ def check_addable(adapter: Path) -> dict:
     more = [name for name in _MORE if config.get(name)]
     if config.get("bias", "none") != "none":
         more.append("bias")
+    names = tensor_shapes(adapter / WEIGHTS)
+    more += [name for name in names if ".lora_A." not in name and ".lora_B." not in name][:1]
     if more:
         raise ArcnbError(f"adapter {adapter} cannot be added to a second adapter: it has {', '.join(more)}")
     return config

@@ -65,6 +65,8 @@ def _own_engine(plan: GrpoPlan) -> Iterator[str]:
         | {
             f"num_processes={plan.num_processes}": plan.num_processes > 1,
             "turns above 1": plan.turns > 1,
+            "vllm_importance_sampling_correction=False, which takes samples of an older policy for the "
+            "policy's own": not plan.trl["vllm_importance_sampling_correction"],
             "vllm_enable_sleep_mode=True, which gives the sampler's memory to the learner": sleeps,
         },
     }
@@ -113,7 +115,7 @@ def _learner(plan: GrpoPlan) -> Iterator[str]:
             plan.advantages == "unlikely" and asked.skip_silent
         ),
         "self_teacher, from which failed groups learn": plan.self_teacher and asked.skip_silent,
-        "an entropy bonus, which is of all completions": asked.trained_part < 1
+        "an entropy bonus, which is of all completions": asked.chooses
         and bool(plan.trl.get("entropy_coef") or plan.trl.get("use_adaptive_entropy")),
     }
     options = left_out | {f"learner_old_log_probs={asked.old_log_probs!r}": asked.old_log_probs != "pass"}

@@ -55,6 +55,10 @@ GRPO_CONFIG = Library(
         "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
         "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
+        # A checkpoint without its optimizer is no checkpoint of ours; there is one reward; rows depend on
+        # what was learnt of earlier ones, in this process.
+        "save_only_model", "reward_weights", "dataloader_num_workers", "dataloader_prefetch_factor",
+        "dataloader_persistent_workers",
     }),
     within={
         **dict.fromkeys(("max_completion_length", "gradient_accumulation_steps", "num_iterations"), COUNT),

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from arcnb.errors import some
-from arcnb.models.lora.compatibility import weights_digest
+from arcnb.models.lora.compatibility import adapted_modules, weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -129,5 +129,5 @@ def adapter_shape(adapter: Path) -> dict:
         "r": config["r"],
         "lora_alpha": config["lora_alpha"],
         "use_rslora": config.get("use_rslora", False),
-        "target_modules": sorted(config["target_modules"]),
+        "target_modules": adapted_modules(adapter),
     }

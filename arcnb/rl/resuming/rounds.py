@@ -35,6 +35,7 @@ def resuming_inside_rounds(trainer_class: type) -> type:
         def train(self, resume_from_checkpoint=None, **kwargs):
             # A rollback trains again with the same trainer: what the abandoned policy sampled is not its own.
             self._step, self._buffered_inputs = 0, None
+            self._last_loaded_step = -1  # nor are the weights that the engine has
             ahead = getattr(self, "ahead", None)  # arcnb.rl.engine.async_sampling
             if ahead:
                 ahead.start(Path(resume_from_checkpoint) if resume_from_checkpoint else None)

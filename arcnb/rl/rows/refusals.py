@@ -30,6 +30,7 @@ def row_problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> Itera
         f"num_processes={plan.num_processes}, each of which has a part of a round": plan.num_processes > 1,
         "vllm_mode='server', which draws as many for every prompt": plan.by_server,
         "trainer='unsloth'": plan.trainer == "unsloth",
+        f"tree={plan.tree}, whose groups have one size": plan.tree,
         "refine_conversations": plan.refine_conversations,
     }
     yield from conflicts({"adaptive_groups=True": plan.adaptive_groups}, reasons)

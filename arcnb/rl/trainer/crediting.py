@@ -52,13 +52,16 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
                 * batch["completion_mask"]
                 for prompts in (told.right, told.failed)
             )
-            sums = [(gap * right).sum(), right.sum(), (gap.abs() * failed).sum(), failed.sum()]
-            gained, n_right, size, n_failed = self.accelerator.reduce(torch.stack(sums)).tolist()
+            n_told, n_all = (gap.new_tensor(number(told.failed)) for number in (_n_given, len))
+            sums = [(gap * right).sum(), right.sum(), (gap.abs() * failed).sum(), failed.sum(), n_told, n_all]
+            gained, n_right, size, n_failed, n_told, n_all = self.accelerator.reduce(
+                torch.stack(sums)
+            ).tolist()
             gain = gained / max(n_right, 1)
             weight = plan.self_teacher if gain > 0 else 0.0
             batch["advantages"] = batch["advantages"].unsqueeze(1) + weight * gap * failed
             metrics = {
-                "told": sum(map(bool, told.failed)) / len(told.failed),
+                "told": n_told / n_all,
                 "gap": size / max(n_failed, 1),
                 "gain": gain,
                 "counts": float(gain > 0),
@@ -68,11 +71,14 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
 
         def _sums(self, batch) -> np.ndarray:
             """Log-probability of every process's completions as they were drawn, nats."""
-            sums = (self._drawn(batch) * batch["completion_mask"] * batch.get("tool_mask", 1)).sum(dim=1)
+            sums = (
+                self._drawn(batch).nan_to_num() * batch["completion_mask"] * batch.get("tool_mask", 1)
+            ).sum(dim=1)
             return self.accelerator.gather(sums).double().cpu().numpy()
 
         def _drawn(self, batch):
-            """Of this process's tokens, (B, T), by a pass of their own where nobody has computed them."""
+            """Of this process's tokens, (B, T), by a pass of their own where nobody has computed them; NaN
+            where the sampler could not say it."""
             known = batch.get("sampling_per_token_logps", batch.get("old_per_token_logps"))
             if known is None:
                 ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
@@ -85,7 +91,11 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
                         batch["completion_ids"].size(1),
                         self.args.per_device_train_batch_size,
                     )[0]
-            return known.nan_to_num()
+            return known
 
     CreditingTrainer.__name__ = trainer_class.__name__
     return CreditingTrainer
+
+
+def _n_given(prompts: list[list[int] | None]) -> int:
+    return sum(map(bool, prompts))

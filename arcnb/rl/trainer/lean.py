@@ -83,9 +83,13 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 batch = super()._generate_and_score_completions(inputs)
             finally:
                 self._round = None
-            if self.use_vllm and self.vllm_importance_sampling_correction and self._without_old_pass:
-                self._forget_correction()
-            return batch | self._columns(batch, round_)
+            batch |= self._columns(batch, round_)
+            if self.use_vllm and self.vllm_importance_sampling_correction:
+                if self._without_old_pass:
+                    self._forget_correction()
+                elif not round_.run.all():
+                    self._tell_correction(batch)
+            return batch
 
         def _tokenize_prompts(self, prompts):
             """TRL's, of each text once: those of a group are the same, and long."""
@@ -154,7 +158,8 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                     weight = round_.chosen.size / round_.chosen.sum()
                     columns["loss_weight"] = torch.tensor(float(weight), device=device)
             if "ref_per_token_logps" in batch:
-                weight = float(round_.run.sum() / max(round_.referred.sum(), 1))
+                some = round_.referred.any()  # else everything is masked
+                weight = float(round_.run.sum() / round_.referred.sum()) if some else 1.0
                 columns["kl_weight"] = torch.tensor(weight, device=device)
                 columns["referred"] = self._own(round_.referred)
             return columns
@@ -166,6 +171,26 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 metrics[name].pop()
                 if not metrics[name]:
                     del metrics[name]
+
+        def _tell_correction(self, batch: dict) -> None:
+            """Logs anew what TRL logged of its correction, of what is run alone: elsewhere the old policy has
+            the sampler's numbers."""
+            mask = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
+            gaps = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]).abs()[mask]
+            ratios = batch["importance_sampling_ratio"]
+            ratios = ratios[mask] if ratios.size(1) == mask.size(1) else ratios[mask.any(dim=1)].flatten()
+            gaps, ratios = (self._of_all(values) for values in (gaps[~gaps.isnan()], ratios))
+            told = {f"{TRLS[0]}mean": gaps.mean, f"{TRLS[0]}max": gaps.max}
+            told |= {f"{TRLS[1]}{name}": getattr(ratios, name) for name in ("min", "mean", "max")}
+            self._forget_correction()
+            for name, value in told.items() if len(gaps) and len(ratios) else ():
+                self._metrics["train"][name].append(float(value()))
+
+        def _of_all(self, values) -> torch.Tensor:
+            """Of every process's values, (n,), float32 on the CPU; each has a number of its own of them."""
+            from accelerate.utils import gather_object
+
+            return torch.tensor(gather_object(values.float().tolist()))
 
         def _get_per_token_logps_and_entropies(
             self, model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
@@ -180,6 +205,8 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 rows = self._own(round_.run)
                 if round_.sampler:  # where nothing is run TRL then finds nothing to correct
                     otherwise = padded(round_.sampler, input_ids, logits_to_keep)
+                    if not self._without_old_pass:  # NaN would stay NaN where it is masked
+                        otherwise = otherwise.nan_to_num()
                 if self._without_old_pass:
                     return otherwise, None, None
             graph = torch.is_grad_enabled()
@@ -198,13 +225,28 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             self._at_loss, kl_weight = inputs, float(inputs.get("kl_weight", 1.0))
             self.beta = self.args.beta * kl_weight
+            before = {name: len(values) for name, values in self._metrics["train"].items()}
             try:
                 loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             finally:
                 self.beta, self._at_loss = self.args.beta, None
             if self.beta:
                 self._metrics["train"]["kl"][-1] *= kl_weight
+            if learner.skip_silent and not self._runs_anywhere(inputs):
+                self._forget_loss(before)
             return loss * inputs.get("loss_weight", 1.0)
+
+        def _runs_anywhere(self, batch: dict) -> bool:
+            mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+            return bool(self.accelerator.reduce(mask.sum()) > 0)
+
+        def _forget_loss(self, before: dict[str, int]) -> None:
+            """Takes back what TRL logged of a loss of nothing, which would count as 0 in the step's means."""
+            metrics = self._metrics["train"]
+            for name in [name for name in metrics if not name.startswith("sampling/")]:
+                del metrics[name][before.get(name, 0) :]
+                if not metrics[name]:
+                    del metrics[name]
 
         def _complete(self, batch: dict, policy: torch.Tensor) -> None:
             """Puts into the batch what depends on the loss's own log-probabilities."""

@@ -58,7 +58,7 @@ def told_prompts(plan: GrpoPlan, reward: ProgramReward, tokenizer, longest: int)
 
 def teacher_gap(trainer, batch: dict, student, told: list[list[int] | None]):
     """(B, T) float32: log-probability after the teacher's prompt minus `student`'s (B, T), within MOST; 0
-    where there is no teacher's prompt or no token."""
+    where there is no teacher's prompt, no token, or `student` is NaN."""
     import torch
 
     ids, mask = batch["completion_ids"], batch["completion_mask"]
@@ -77,4 +77,4 @@ def teacher_gap(trainer, batch: dict, student, told: list[list[int] | None]):
             trainer.args.per_device_train_batch_size,
         )
     asked = torch.tensor([prompt is not None for prompt in told], device=ids.device).unsqueeze(1)
-    return (teacher - student).clamp(-MOST, MOST) * mask * asked
+    return (teacher - student).nan_to_num().clamp(-MOST, MOST) * mask * asked

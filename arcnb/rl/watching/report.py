@@ -70,7 +70,10 @@ class TrainingReport:
         """What came of the run, in one sentence: the signal it had, and where reward went."""
         steps = [row for row in self.history if "groups_without_spread" in row]
         without = sum(row["groups_without_spread"] == 1 for row in steps)
-        unit = "steps" if len(steps) >= self.steps else "rounds of samples"  # a round can be several steps
+        unit = "steps"
+        if len(steps) < self.steps:  # a round can be several steps, and a line the mean of several
+            lines = sum("loss" in row for row in self.history)
+            unit = "rounds of samples" if lines > len(steps) else "logged means of steps"
         adapter = "" if self.adapter_moved else "the adapter is unchanged"
         if not steps:
             return adapter or "no step was trained"

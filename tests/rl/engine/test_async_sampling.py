@@ -115,6 +115,11 @@ def test_the_engine_is_one_that_can_sample_on_a_stream_of_a_thread(train, tmp_pa
     [
         ({"use_vllm": False}, "use_vllm=False"),
         ({"turns": 2}, "turns above 1"),
+        (
+            {"vllm_importance_sampling_correction": False},
+            "vllm_importance_sampling_correction=False, which takes samples of an older policy for the "
+            "policy's own",
+        ),
         ({"vllm_shared_weights": True}, "vllm_shared_weights=True, which merges the adapter into them"),
         ({"num_processes": 2, "num_generations": 4}, "num_processes=2"),
     ],

@@ -18,6 +18,18 @@ ROUNDS = {
 }
 
 
+def test_training_that_begins_again_sends_the_engine_its_weights():
+    """TRL remembers at which step it sent them; after a rollback they are others at the same step."""
+
+    class Trainer:
+        _last_loaded_step = 4
+
+        def train(self, resume_from_checkpoint=None):
+            return self._last_loaded_step
+
+    assert resuming_inside_rounds(Trainer)().train() == -1
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """{(step, part): (tokens of its completions, advantages)} of the runs of a test, by their last pass."""

@@ -51,3 +51,6 @@ def test_what_groups_of_several_sizes_cannot_go_with_is_named(said):
     assert said(adaptive_groups=True) == [
         "adaptive_groups=True does not go with one prompt a round (prompts_per_step)"
     ]
+    assert said(adaptive_groups=True, prompts_per_step=2, turns=2, tree=1, num_generations=4) == [
+        "adaptive_groups=True does not go with tree=1, whose groups have one size"
+    ]

@@ -306,6 +306,9 @@ def test_settings_that_cannot_work_are_named(said, options, message):
     [
         ({"learning_rat": 1.0}, "there is no parameter 'learning_rat'; did you mean 'learning_rate'"),
         ({"output_dir": "x"}, "output_dir is derived from the other settings and cannot be set"),
+        ({"save_only_model": True}, "save_only_model is derived"),
+        ({"reward_weights": [1.0]}, "reward_weights is derived"),
+        ({"dataloader_num_workers": 2}, "dataloader_num_workers is derived"),
     ],
 )
 def test_names_that_a_plan_does_not_have_are_refused(options, message):

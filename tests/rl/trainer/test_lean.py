@@ -284,6 +284,58 @@ def test_the_most_spread_completions_are_those_of_the_largest_variance():
         assert np.var(own[mask]) == pytest.approx(best)
 
 
+def test_a_round_in_which_no_group_speaks_costs_nothing_and_has_no_numbers_of_a_loss(small_model, tmp_path):
+    def flat(completions, **_):
+        return [0.5] * len(completions)
+
+    rows, _ = train(small_model, tmp_path, share=False, reward=flat, wrap=lean(skip_silent=True))
+    assert len(rows) == STEPS
+    for row in rows:
+        assert (row["loss"], row["grad_norm"], row["learner/trained_share"]) == (0, 0, 0)
+        assert row.keys().isdisjoint({"kl", "entropy", "clip_ratio/region_mean"})
+
+
+def test_groups_that_are_left_out_do_not_count_in_the_means_of_a_step(small_model, tmp_path):
+    """One of four groups speaks; its numbers are those of the step, in one part or in four."""
+
+    def one_speaks(completions, **_):
+        values = [sum(map(ord, text)) / 1000 for text in completions]
+        return [value if place // 4 % 4 == 0 else 0.5 for place, value in enumerate(values)]
+
+    asked = {"share": False, "ordered": True, "reward": one_speaks, "wrap": lean(skip_silent=True)}
+    parts, whole = (
+        train(
+            small_model,
+            tmp_path / str(n),
+            per_device_train_batch_size=16 // n,
+            gradient_accumulation_steps=n,
+            **asked,
+        )[0]
+        for n in (4, 1)
+    )
+    assert_equal(parts, whole, {"entropy", "kl"}, rel=1e-3)
+    assert min(row["entropy"] for row in whole) > 0.5
+
+
+def test_tokens_that_vllm_cannot_score_leave_the_loss_a_number_where_completions_are_left_out(
+    small_model, tmp_path
+):
+    rows, _ = train(small_model, tmp_path, share=False, samples=by_vllm, wrap=lean(trained_part=0.5), **STALE)
+    assert all(math.isfinite(row["kl"]) and row["loss"] != 0 for row in rows)
+
+
+def test_what_is_said_of_the_correction_is_of_what_is_trained(small_model, tmp_path):
+    """Sampler and learner differ alike in all completions."""
+    asked = {"share": False, "samples": by_vllm} | STALE
+    (whole, *_), (half, *_) = (
+        train(small_model, tmp_path / str(part), wrap=lean(trained_part=part), **asked)[0]
+        for part in (1, 0.5)
+    )
+    for name in ("sampling_logp_difference/mean", "importance_sampling_ratio/mean"):
+        assert half[f"sampling/{name}"] == pytest.approx(whole[f"sampling/{name}"], rel=0.1)
+    assert half["sampling/importance_sampling_ratio/max"] != 1.0
+
+
 def test_of_right_and_wrong_ones_as_many_of_each_are_taken_and_equal_ones_by_chance():
     rewards = np.array([1.0, 0, 0, 0, 0, 0, 1, 0])
     picked = np.stack([most_spread(rewards, np.zeros(8), 0.5, rng(seed, "any")) for seed in range(300)])

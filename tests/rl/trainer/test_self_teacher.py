@@ -1,5 +1,7 @@
 """Self-distillation: a failed answer's tokens are worth what feedback on it makes them likelier."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -106,6 +108,21 @@ def test_tokens_are_worth_what_feedback_makes_them_likelier(train, tmp_path, mon
     assert line["self_teacher/gain"] == pytest.approx(given["gain"])
     assert line["self_teacher/counts"] == knows
     assert line["self_teacher/gap"] > 0
+
+
+def test_a_token_that_the_sampler_could_not_score_has_no_gap():
+    teacher = torch.tensor([[-2.0, -2.0, -3.0]])
+    trainer = SimpleNamespace(
+        processing_class=SimpleNamespace(pad_token_id=0),
+        model=None,
+        args=SimpleNamespace(per_device_train_batch_size=1),
+        _get_per_token_logps_and_entropies=lambda *given: (teacher, None, None),
+    )
+    ones = torch.ones(1, 3)
+    batch = {"completion_ids": torch.tensor([[5, 6, 7]]), "completion_mask": ones}
+    batch |= {"prompt_ids": torch.tensor([[1, 2]]), "prompt_mask": ones[:, :2]}
+    student = torch.tensor([[-2.0, float("nan"), -2.0]])
+    assert teacher_gap(trainer, batch, student, [[1, 2, 3]]).tolist() == [[0, 0, -1]]
 
 
 def test_what_a_self_teacher_cannot_go_with_is_named(said):

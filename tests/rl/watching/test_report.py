@@ -62,17 +62,19 @@ def test_a_report_has_tables_of_whatever_was_logged(tmp_path):
 
 
 def test_a_report_says_when_nothing_was_learnt_and_where_reward_went(tmp_path):
-    def headline(without, rewards, moved=True, steps=None):
+    def headline(without, rewards, moved=True, steps=None, more=0):
         rows = [
-            {"step": n, "reward": reward, "groups_without_spread": share}
+            {"step": n, "loss": 0.0, "reward": reward, "groups_without_spread": share}
             for n, (share, reward) in enumerate(zip(without, rewards, strict=True))
         ]
+        rows += [{"step": n, "loss": 0.0} for n in range(more)]
         return TrainingReport(tmp_path, steps or len(rows), 1.0, rows, adapter_moved=moved).headline
 
     silent = headline([1.0] * 4, [10, 0, 0, 0], moved=False)
     assert silent == "no group differed in 4 of 4 steps; the adapter is unchanged"
     assert headline([1.0] * 4, [10, 0, 0, 0]) == "no group differed in 4 of 4 steps"
-    assert headline([1.0] * 3, [0] * 3, steps=12) == "no group differed in 3 of 3 rounds of samples"
+    assert headline([1.0] * 3, [0] * 3, steps=12, more=9) == "no group differed in 3 of 3 rounds of samples"
+    assert headline([1.0] * 3, [0] * 3, steps=12) == "no group differed in 3 of 3 logged means of steps"
     assert headline([0.5] * 4, [1, 2, 3, 4], moved=False).endswith("; the adapter is unchanged")
     learnt = headline([0.0, 1.0, 0.5, 0.0] * 2, [1, 2, 3, 4, 5, 6, 7, 8])
     assert learnt.startswith(
