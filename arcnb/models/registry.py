@@ -209,7 +209,7 @@ def _from_hub(hub_id: str) -> Path:
     """Folder of a hub model in the hub's own cache, downloaded if need be."""
     from huggingface_hub import snapshot_download
 
-    unused = ["original/*", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack"]
+    unused = ["original/*", "consolidated*", "*.pth", "*.gguf", "*.onnx", "*.h5", "*.msgpack"]
     try:
         return Path(snapshot_download(hub_id, ignore_patterns=unused))
     except Exception as error:  # the hub client has dozens of error classes, all of which mean: not here

@@ -505,6 +505,23 @@ def test_a_script_stands_behind_the_preamble_of_its_problem(languages):
     assert judged.program == f"import math\n{script.solution}"
 
 
+def test_imports_from_the_future_come_before_the_preamble():
+    one = problem(preamble="from typing import List")
+    answer = '"""Adds."""\nfrom __future__ import annotations\n\n' + PROGRAM
+    program = one.behind_preamble(answer)
+    compile(program, "answer", "exec")
+    assert program.startswith("from __future__ import annotations\nfrom typing import List\n")
+    assert program.endswith(PROGRAM)
+    for broken in ("from __future__ import", "def f(:"):
+        assert one.behind_preamble(broken) == f"from typing import List\n{broken}"
+
+
+def test_a_block_in_an_item_of_a_list_is_read_without_the_indentation_of_its_fence():
+    text = "1. The program:\n   ```python\n   for n in range(2):\n       print(n)\n   ```\n"
+    found = last_block(text, False, lambda code: compile(code, "answer", "exec"))
+    assert found.program == "for n in range(2):\n    print(n)"
+
+
 # ---------------------------------------------------------------- files
 
 

@@ -117,8 +117,12 @@ def memory_advice(cause: str, options) -> str:
 
 def weight_bytes(model: Path) -> int:
     """Bytes of the weight files in a model folder."""
-    files = list(model.glob("*.safetensors")) or list(model.glob("pytorch_model*.bin"))
-    return sum(path.stat().st_size for path in files)
+    index = model / "model.safetensors.index.json"
+    if index.is_file():  # beside them there may be the same weights in one file, for other programs
+        files = [model / name for name in {*read_object(index).get("weight_map", {}).values()}]
+    else:
+        files = list(model.glob("*.safetensors")) or list(model.glob("pytorch_model*.bin"))
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def cache_bytes_per_token(model: Path) -> int:

@@ -62,8 +62,8 @@ def ids_after_answer(tokenizer, prompt: Prompt, answer_ids: Sequence[int]) -> li
     if text.count(_MARK) != 1:
         raise ArcnbError(f"the chat template of {tokenizer.name_or_path} changes earlier answers")
     ids = _encode(tokenizer, text.split(_MARK)[1])
-    if answer_ids and ids and ids[0] == answer_ids[-1] == tokenizer.eos_token_id:
-        return ids[1:]
+    if answer_ids and ids and ids[0] == answer_ids[-1] and ids[0] in tokenizer.added_tokens_decoder:
+        return ids[1:]  # the answer has the end of its turn, which need not be the tokenizer's eos token
     return ids
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +22,7 @@ from arcnb.models.memory.fitting import weight_bytes
 from arcnb.models.memory.shape import Shape, shape_of
 from arcnb.models.memory.training import Layout, check_fit, estimate, memory_of_a_gpu
 from arcnb.models.prompts.format import prompt_format
+from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import name_problems, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.models.sft.row_stream import RowPlan
@@ -181,8 +183,15 @@ class SftPlan(Plan):
         return max(1, round(self.trl["num_train_epochs"] * n_rows / self.rows_a_step))
 
     def identity(self) -> dict[str, Any]:
-        """The options that a resumed run must share, and the weights behind `model`."""
-        return super().identity() | {"model_sha256": weights_digest(resolve_model(self.model).folder)}
+        """The options that a resumed run must share, and what is behind the names of model, template and
+        conversations."""
+        digests = {"model_sha256": weights_digest(resolve_model(self.model).folder)}
+        if self.sft_conversations:
+            content = Path(self.sft_conversations).expanduser().read_bytes()
+            digests["conversations_sha256"] = sha256(content).hexdigest()
+        else:
+            digests["template_sha256"] = template_digest(self.template)
+        return super().identity() | digests
 
     @property
     def layout(self) -> Layout:

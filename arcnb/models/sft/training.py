@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, number_of
 from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
@@ -234,7 +235,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     if can_listen() and not alone:
         callbacks.append(agreed_stop())
     log = metrics_log(output / "metrics.jsonl", without=["num_tokens"])  # TRL counts one row a batch
-    trainer = SFTTrainer(
+    trainer = _in_known_orders(SFTTrainer)(
         model=policy,
         args=config,
         train_dataset=rows,
@@ -247,6 +248,37 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     stop_printing(trainer)
     release_recomputed_layers(trainer)
     return trainer
+
+
+def _in_known_orders(trainer_class: type) -> type:
+    """A subclass whose rows, where they are grouped by length, come in an order of (seed, round): a training
+    that is resumed in a later round would else draw another order, and skip rows of that."""
+    import torch
+    from torch.utils.data import Sampler
+    from transformers.trainer_pt_utils import LengthGroupedSampler
+
+    class Ordered(Sampler):
+        def __init__(self, grouped: LengthGroupedSampler, seed: int):
+            self.grouped, self.seed, self.epoch = grouped, seed, 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __len__(self) -> int:
+            return len(self.grouped)
+
+        def __iter__(self):
+            seed = derive_seed(self.seed, "order of rows", self.epoch)
+            self.grouped.generator = torch.Generator().manual_seed(seed)
+            return iter(self.grouped)
+
+    class InKnownOrders(trainer_class):
+        def _get_train_sampler(self, train_dataset=None):
+            found = super()._get_train_sampler(train_dataset)
+            return Ordered(found, self.args.seed) if isinstance(found, LengthGroupedSampler) else found
+
+    InKnownOrders.__name__ = trainer_class.__name__
+    return InKnownOrders
 
 
 def _time_limit(seconds: float):

@@ -15,7 +15,7 @@ from arcnb.programs.extraction import Extraction
 SHOWN = 200  # characters of a value that are kept for people
 
 _ANY_TAG = re.compile(".*")
-_FENCE = re.compile(r"^[ \t]*```(?P<tag>[\w.+#-]*+)(?P<rest>[^`\n]*+)$", re.MULTILINE)
+_FENCE = re.compile(r"^(?P<indent>[ \t]*)```(?P<tag>[\w.+#-]*+)(?P<rest>[^`\n]*+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,9 @@ def _blocks(text: str) -> Iterator[tuple[str, str, bool]]:
         end = closing.start() if closing else len(text)
         tag = opening["tag"].lower() if not opening["rest"].strip() else ""
         begin = opening.end() if not opening["rest"].strip() else opening.start("tag")
-        yield tag, text[begin:end], closing is not None
+        yield tag, _without(opening["indent"], text[begin:end]), closing is not None
+
+
+def _without(indent: str, code: str) -> str:
+    """The lines without the indentation of their fence, as in an item of a list."""
+    return "\n".join(line.removeprefix(indent) for line in code.split("\n")) if indent else code

@@ -9,6 +9,7 @@ the first is ever given to the process that runs the program.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from collections.abc import Mapping
@@ -67,8 +68,11 @@ class Problem:
         return True
 
     def behind_preamble(self, program: str) -> str:
-        """A program as it is run."""
-        return f"{self.preamble}\n{program}" if self.preamble else program
+        """A program as it is run. Imports from __future__ go before the preamble: Python wants them first."""
+        if not self.preamble:
+            return program
+        future, rest = _future_imports(program) if self.language == "python" else ("", program)
+        return f"{future}{self.preamble}\n{rest}"
 
     @classmethod
     def from_row(cls, row: Mapping, where: str = "") -> Problem:
@@ -158,3 +162,18 @@ def _literal(value: object) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float('{value}')"
     return repr(value)
+
+
+def _future_imports(program: str) -> tuple[str, str]:
+    """(lines of imports from __future__, the program with empty lines in their places)."""
+    try:
+        body = ast.parse(program).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "", program
+    lines, future = program.split("\n"), []
+    for part in body:
+        if isinstance(part, ast.ImportFrom) and part.module == "__future__":
+            place = slice(part.lineno - 1, part.end_lineno)
+            future += lines[place]
+            lines[place] = [""] * len(lines[place])
+    return "".join(f"{line}\n" for line in future), "\n".join(lines)

@@ -1,6 +1,7 @@
 """What surrounds an engine: the guard that outlives its parent, the log, the memory check beforehand."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -313,3 +314,13 @@ def test_small_models_have_graphs_for_all_that_a_gpu_takes_at_a_time(monkeypatch
     (tmp_path / "model.safetensors").unlink()
     assert "compilation_config" not in arguments()
     assert arguments(gpu_memory_utilization=0.8)["gpu_memory_utilization"] == 0.8
+
+
+def test_weights_that_are_there_twice_count_once(tmp_path):
+    """As in folders that have the same weights in one file for other programs."""
+    names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}
+    for name, size in (("model-1", 10), ("model-2", 20), ("consolidated", 30)):
+        (tmp_path / f"{name}.safetensors").write_bytes(b"x" * size)
+    assert fitting.weight_bytes(tmp_path) == 60
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    assert fitting.weight_bytes(tmp_path) == 30

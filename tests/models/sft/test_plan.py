@@ -74,6 +74,15 @@ def test_a_plan_comes_through_json_as_it_was():
     assert SftPlan.of(json.loads(json.dumps(plan.values()))) == plan
 
 
+def test_a_training_on_another_template_or_other_conversations_is_another_one(tmp_path):
+    file, found = tmp_path / "mine", []
+    for text in ("{% block system %}a{% endblock %}", "{% block system %}b{% endblock %}"):
+        file.write_text(text)
+        found += [SftPlan.of({name: str(file)}).identity() for name in ("template", "sft_conversations")]
+    assert found[0] != found[2]
+    assert found[1] != found[3]
+
+
 def test_peft_is_told_of_dora_besides_the_shape():
     lora = SftPlan.of({"lora_r": 4, "target_modules": ["q_proj"], "use_dora": True}).lora
     shape = {"r": 4, "lora_alpha": 64, "use_rslora": True, "target_modules": ["q_proj"]}

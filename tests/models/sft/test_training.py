@@ -140,14 +140,15 @@ def test_training_lowers_the_loss_and_leaves_an_adapter_of_this_model(whole, sma
 
 
 @pytest.mark.long("trains, is stopped, and trains again")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_training_stopped_by_a_signal_goes_on_as_if_unbroken(plan, rows, whole, tmp_path, number):
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 2), (signal.SIGINT, 3)])
+def test_a_training_stopped_by_a_signal_goes_on_as_if_unbroken(plan, rows, whole, tmp_path, number, step):
+    """A round of the rows is three steps."""
     output = tmp_path / "broken"
     handlers = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
-    broken = train_sft(plan, rows, output, callbacks=[StopAt(2, number)])
+    broken = train_sft(plan, rows, output, callbacks=[StopAt(step, number)])
     assert broken.status == "preempted"
     assert broken.outcome()["training"] == "preempted"
-    assert 2 <= broken.steps < 5
+    assert step <= broken.steps < 5
     assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
     resumed = train_sft(plan, rows, output)
     assert resumed.status == "done"
@@ -253,7 +254,7 @@ def test_two_processes_learn_what_one_does_with_batches_twice_as_large_also_afte
     rows = rows_of(tasks, small_model, n_rows=8).dataset
     settings = {
         "max_steps": 25,
-        "learning_rate": 1.0,  # steps so large that gradients which differ would show
+        "learning_rate": 0.2,  # steps so large that gradients which differ would show, and rounding does not
         "optim": "sgd",  # Adam turns the rounding errors of zero gradients into full steps
     }
     halves = {"per_device_train_batch_size": 1, "num_processes": 2}
