@@ -16,6 +16,8 @@ from arcnb.lab.explorer import static
 from arcnb.lab.explorer.entries import TaskFilter, entries
 from arcnb.lab.explorer.live import Explorer
 from arcnb.lab.pages.fragments import external_references, without_external
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.judging import judge
 
 FLIP = "def transform(grid):\n    return grid[:, ::-1]"
 
@@ -162,3 +164,20 @@ def test_a_task_without_predictions_starts_from_a_first_program(tasks):
     explorer.widget()
     assert explorer.panel.program.value.startswith("def transform(grid)")
     assert explorer.panel.view.value.count("<svg") == 4
+
+
+def test_the_program_of_a_turned_prediction_runs_on_the_turned_grids(tasks, tmp_path):
+    """It was written for columns; the task has rows."""
+    turned = "import numpy as np\ndef transform(grid):\n    return np.flipud(grid)"
+    one, made = tasks[0], PredictionSet(tmp_path / "turned")
+    asked = Prediction(one.task_id, one.fingerprint, 0, 0, completion=f"```python\n{turned}\n```", n_rot90=1)
+    with Executor(1) as executor:
+        (row,) = judge([asked], {one.task_id: one}, executor)
+    assert row.solved
+    made.write_part([row], 0)
+    explorer = Explorer(tasks, made)
+    explorer.widget()
+    explorer.panel.go.click()
+    said = explorer.panel.result.value
+    assert "your program on the grids as its prompt showed them" in said
+    assert "100% of train grids right, 100% of test grids right" in said

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from arcnb.arc.grids import MAX_SIDE
+from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.grids import MAX_SIDE, Grid
 from arcnb.arc.pictures.figures import prediction_html
 from arcnb.arc.pictures.palettes import PALETTES, palette_name
 from arcnb.arc.predictions.prediction import Prediction
@@ -26,7 +27,7 @@ from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
 from arcnb.programs.executor.executor import Executor, Job
 from arcnb.programs.extraction import Extraction
-from arcnb.programs.judging import judged, run_program
+from arcnb.programs.judging import judged
 
 # A program whose printing is collected and raised; its own errors are told elsewhere.
 _PRINTING = """\
@@ -67,22 +68,26 @@ class Explorer:
             bundle["text/plain"] = repr(self)
         return bundle
 
-    def run(self, program: str, entry: Entry) -> Prediction:
-        """The program judged on the entry's task; it runs in the sandbox, as any program here."""
+    def run(self, program: str, entry: Entry, shown: Prediction | None = None) -> Prediction:
+        """The program judged on the entry's task; it runs in the sandbox, as any program here. shown: the
+        prediction that it was written for, whose prompt may have turned and recolored the task."""
         task = entry.task
         self.executor = self.executor or Executor(1)
-        execution = run_program(program, task, self.executor)
+        execution = self.executor.submit(Job(program, _inputs(entry, shown))).result()
         asked = Prediction(task.task_id, task.fingerprint, 0, 0)
+        if shown:
+            asked = replace(asked, hflip=shown.hflip, n_rot90=shown.n_rot90, color_map=shown.color_map)
         return judged(asked, Extraction(program, "edited"), execution, task)
 
-    def printed(self, program: str, entry: Entry) -> str:
+    def printed(self, program: str, entry: Entry, shown: Prediction | None = None) -> str:
         """What the program prints, input by input, run in the sandbox once more; "" where it prints nothing.
+        shown: as in `run`.
 
         The sandbox lets nothing out but grids and one short message an exception, so that is how it comes: of
         each input as many characters as a message has.
         """
         ran = self.executor or Executor(1)
-        jobs = [Job(_PRINTING.replace("{program}", program), (grid,)) for grid in entry.task.inputs]
+        jobs = [Job(_PRINTING.replace("{program}", program), (grid,)) for grid in _inputs(entry, shown)]
         said = [one.error_message for one in ran.run(jobs) if one.error_type == "Printed"]
         return "\n".join(text for text in said if text)
 
@@ -201,15 +206,24 @@ class _Panel:
         if entry is None:
             return
         self.go.disabled = True
+        number = self.prediction.value
+        shown = None if number is None else entry.predictions[number][1]
         try:
-            made = self.explorer.run(self.program.value, entry)
+            made = self.explorer.run(self.program.value, entry, shown)
+            turned = " on the grids as its prompt showed them" if made.augmentation != Augmentation() else ""
             took = f"{1000 * (made.seconds or 0):.1f} ms"
-            head = f"your program, {took}: {made.verdict.partition(' · ')[2]}"
-            said = html.escape(self.explorer.printed(self.program.value, entry))
+            head = f"your program{turned}, {took}: {made.verdict.partition(' · ')[2]}"
+            said = html.escape(self.explorer.printed(self.program.value, entry, shown))
             said = f"<b>It prints</b><pre>{said}</pre>" if said else ""
             self.result.value = replace(made, program=None).card(entry.task, head) + said
         finally:
             self.go.disabled = False
+
+
+def _inputs(entry: Entry, shown: Prediction | None) -> tuple[Grid, ...]:
+    """The task's inputs, as the prompt of a prediction showed them."""
+    augmentation = shown.augmentation if shown else Augmentation()
+    return tuple(map(augmentation.apply, entry.task.inputs))
 
 
 def _label(entry: Entry) -> str:

@@ -30,6 +30,7 @@ from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.rows import SftRows, collator
 from arcnb.models.training.checkpoints import naming_what_is_whole, set_aside_log, step_of
 from arcnb.models.training.log import (
+    keep_asked_intervals,
     logged_as,
     metrics_log,
     read_metrics,
@@ -246,6 +247,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         callbacks=[log, *callbacks],
     )
     stop_printing(trainer)
+    keep_asked_intervals(trainer)
     release_recomputed_layers(trainer)
     return trainer
 

@@ -111,6 +111,17 @@ def stop_printing(trainer) -> None:
     trainer.remove_callback(PrinterCallback)
 
 
+def keep_asked_intervals(trainer) -> None:
+    """Have a resumed training log and save as often as its own settings say, not as its checkpoint's did."""
+    from transformers import TrainerCallback
+
+    class AskedIntervals(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            state.compute_steps(args, state.max_steps)
+
+    trainer.add_callback(AskedIntervals())
+
+
 def read_metrics(path: Path) -> list[dict]:
     """The logged lines of a metrics.jsonl, oldest first; a last line that a kill cut off is left out.
     ArcnbError for any other that is no JSON object."""

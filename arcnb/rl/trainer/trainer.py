@@ -18,7 +18,7 @@ from arcnb.models.lora.compatibility import adapter_rank
 from arcnb.models.memory.shape import GIB
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.vllm_engine import room_for_adapters
-from arcnb.models.training.log import logged_as, metrics_log, stop_printing
+from arcnb.models.training.log import keep_asked_intervals, logged_as, metrics_log, stop_printing
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.models.training.zero3 import release_recomputed_layers
 from arcnb.programs.executor.executor import Executor
@@ -134,6 +134,7 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
         if hasattr(callback, "trainer"):
             callback.trainer = trainer
     stop_printing(trainer)
+    keep_asked_intervals(trainer)
     release_recomputed_layers(trainer)
     return trainer, check_effective(asked, trainer.args, plan.accept_other_config)
 

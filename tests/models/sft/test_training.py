@@ -168,6 +168,15 @@ def test_a_training_that_is_done_is_not_trained_a_step_more(plan, rows, whole, t
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(again.adapter).items())
 
 
+@pytest.mark.long("trains, is stopped, and trains again")
+def test_a_resumed_training_saves_as_often_as_it_is_asked_to_now(plan, rows, tmp_path):
+    train_sft(plan, rows, tmp_path, callbacks=[StopAt(2)])
+    report = train_sft(plan.changed({"save_steps": 1, "save_total_limit": 9}), rows, tmp_path)
+    saved = {int(folder.name.rpartition("-")[2]) for folder in tmp_path.glob("checkpoints/checkpoint-*")}
+    assert report.status == "done"
+    assert saved >= {4, 5}
+
+
 @pytest.mark.long("trains, is stopped or fails, and trains again")
 def test_lines_after_the_checkpoint_and_tries_not_gone_on_from_are_set_aside(rows, small_model, tmp_path):
     plan = plan_of(small_model, max_steps=3, save_steps=1)
