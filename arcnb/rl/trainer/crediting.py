@@ -52,11 +52,10 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
                 * batch["completion_mask"]
                 for prompts in (told.right, told.failed)
             )
-            n_told, n_all = (gap.new_tensor(number(told.failed)) for number in (_n_given, len))
-            sums = [(gap * right).sum(), right.sum(), (gap.abs() * failed).sum(), failed.sum(), n_told, n_all]
-            gained, n_right, size, n_failed, n_told, n_all = self.accelerator.reduce(
-                torch.stack(sums)
-            ).tolist()
+            sums = [(gap * right).sum(), right.sum(), (gap.abs() * failed).sum(), failed.sum()]
+            sums += [gap.new_tensor(sum(map(bool, told.failed))), gap.new_tensor(len(told.failed))]
+            sums = self.accelerator.reduce(torch.stack(sums))
+            gained, n_right, size, n_failed, n_told, n_all = sums.tolist()
             gain = gained / max(n_right, 1)
             weight = plan.self_teacher if gain > 0 else 0.0
             batch["advantages"] = batch["advantages"].unsqueeze(1) + weight * gap * failed
@@ -71,9 +70,8 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
 
         def _sums(self, batch) -> np.ndarray:
             """Log-probability of every process's completions as they were drawn, nats."""
-            sums = (
-                self._drawn(batch).nan_to_num() * batch["completion_mask"] * batch.get("tool_mask", 1)
-            ).sum(dim=1)
+            mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+            sums = (self._drawn(batch).nan_to_num() * mask).sum(dim=1)
             return self.accelerator.gather(sums).double().cpu().numpy()
 
         def _drawn(self, batch):
@@ -95,7 +93,3 @@ def crediting(trainer_class: type, plan: GrpoPlan, reward: ProgramReward, contex
 
     CreditingTrainer.__name__ = trainer_class.__name__
     return CreditingTrainer
-
-
-def _n_given(prompts: list[list[int] | None]) -> int:
-    return sum(map(bool, prompts))

@@ -167,3 +167,7 @@ def test_a_checkpoint_of_other_settings_is_refused_unless_accepted(small_model, 
         refuse(problems(SftPlan.of(other), tmp_path))
     for way in ({"accept_other_settings": True}, {"resume": "never"}):
         assert problems(SftPlan.of(other | way), tmp_path) == []
+    for gone in ({"sft_conversations": "gone.parquet"}, {"template": "gone.jinja"}):
+        said = problems(SftPlan.of(asked | gone), tmp_path)
+        assert said
+        assert all("gone" in sentence for sentence in said)
