@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from arcnb.arc.encodings import encoding_option
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import visible_gpus
-from arcnb.machine.reading import opened, read_object
+from arcnb.machine.reading import named_errors, read_object
 from arcnb.models.lora.compatibility import adapter_rank, adapter_settings, check_targets, weights_digest
 from arcnb.models.lora.options import Lora
 from arcnb.models.memory.fitting import weight_bytes
@@ -187,7 +187,8 @@ class SftPlan(Plan):
         conversations."""
         digests = {"model_sha256": weights_digest(resolve_model(self.model).folder)}
         if self.sft_conversations:
-            with opened(Path(self.sft_conversations).expanduser()) as file:
+            path = Path(self.sft_conversations).expanduser()
+            with named_errors(path), path.open("rb") as file:
                 digests["conversations_sha256"] = file_digest(file, "sha256").hexdigest()
         else:
             digests["template_sha256"] = template_digest(self.template)
