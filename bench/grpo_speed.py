@@ -148,7 +148,7 @@ def as_trl_has_it() -> None:
     from arcnb.rl.trainer import trainer
 
     trainer.lean_trainer = lambda base, *_: base
-    trainer.sample_ids_alone = trainer.send_merged_weights = lambda *_: None
+    trainer.sample_numbers_alone = trainer.send_merged_weights = lambda *_: None
 
 
 def work(job: dict) -> None:

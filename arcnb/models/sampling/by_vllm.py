@@ -226,7 +226,7 @@ class VllmBackend(Backend):
         ids = list(output.token_ids)
         # The engine's text where it made one: it ends before a stop text, and may be empty.
         text = output.text if sampling.stop else self.tokenizer.decode(ids, skip_special_tokens=True)
-        of_tokens = _of_tokens(output) if sampling.logprob else None
+        of_tokens = tuple(output.logprobs.logprobs) if sampling.logprob else None
         return flight.completion(text, ids, output.finish_reason, output.cumulative_logprob, of_tokens)
 
     def _sampling_params(self, sampling: Sampling, seed: int):
@@ -244,6 +244,7 @@ class VllmBackend(Backend):
             ignore_eos=sampling.ignore_eos,
             seed=seed if sampling.seeded else None,
             logprobs=0 if sampling.logprob else None,
+            flat_logprobs=sampling.logprob,  # an object a completion in place of two a token
             # Only stop texts need text while generating; decoding once at the end is cheaper.
             detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -256,9 +257,3 @@ class VllmBackend(Backend):
 
         number = self._numbers[adapter]
         return LoRARequest(f"adapter-{number}", number, str(adapter))
-
-
-def _of_tokens(output) -> tuple[float, ...]:
-    """The log-probability of each token of vLLM's output, nats."""
-    given = zip(output.token_ids, output.logprobs, strict=True)
-    return tuple(of_token[token].logprob for token, of_token in given)

@@ -28,7 +28,7 @@ from arcnb.rl.engine.options import (
     check_group_attention,
     engine_options,
     group_attention,
-    sample_ids_alone,
+    sample_numbers_alone,
     seeded_engines,
     take_first_runner,
 )
@@ -250,7 +250,7 @@ def _with_engine(parts: TrainerParts, policy, open_trainer: Callable):
     if plan.vllm.group_attention:
         check_group_attention(trainer)
     if plan.trainer == "trl":
-        sample_ids_alone(trainer)
+        sample_numbers_alone(trainer)
     if shared:
         sample_while_merged(trainer, shared)
     elif plan.vllm.adapter_alone:
