@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 LENGTH = struct.Struct("<I")
-TASK = struct.Struct("<B?HddddIIq")  # Orders
+TASK = struct.Struct("<BHddddIIq")  # Orders
 JOB = struct.Struct("<IH")
 # Payload length after this header, job index, status, outputs, error line (0 = none),
 # wall seconds, cpu seconds, memory MB, error type bytes, error message bytes
@@ -62,7 +62,6 @@ class Orders(NamedTuple):
     """
 
     lane: int
-    fresh_calls: bool
     n_jobs: int
     seconds: float
     seconds_per_input: float

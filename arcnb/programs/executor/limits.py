@@ -38,9 +38,8 @@ class Limits:
     ``seconds_per_input`` for one call; both may be fractions. By the clock a program has three times as long,
     for it may wait for a processor on a busy machine. ``memory_mb`` is address space beyond what the warm
     interpreter holds, in MiB. ``output_mb`` bounds what one program may send back, in MiB. With
-    ``fresh_calls`` each input is answered in a process of its own, so that a program cannot count calls or
-    keep state between them. With ``check_determinism`` a program that succeeds is run again, alone, in an
-    interpreter with another hash seed and other numpy and random seeds, its inputs in reverse order.
+    ``check_determinism`` a program that succeeds is run again, alone, in an interpreter with another hash
+    seed and other numpy and random seeds, its inputs in reverse order.
 
     Time is enforced by ``sandbox/time_limits.py``, memory by ``sandbox/walls.py``, output by
     ``sandbox/forks.py``.
@@ -50,7 +49,6 @@ class Limits:
     seconds_per_input: float = 1.0
     memory_mb: int = 512
     output_mb: float = 4.0
-    fresh_calls: bool = False
     check_determinism: bool = False
 
     def __post_init__(self) -> None:
@@ -60,7 +58,7 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < bound:
                 raise ArcnbError(f"{name} must be a number above 0 and below {bound:,}, got {value!r}")
         fields = (self.seconds, self.seconds_per_input, self.memory_mb, self.output_mb)
-        object.__setattr__(self, "_hash", hash((*fields, self.fresh_calls, self.check_determinism)))
+        object.__setattr__(self, "_hash", hash((*fields, self.check_determinism)))
 
     @classmethod
     def by_grid(cls, seconds: float, **others: Any) -> Limits:

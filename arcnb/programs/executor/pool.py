@@ -109,7 +109,6 @@ class Pool:
         ]
         orders = wire.Orders(
             lane=wire.SHARED if lane == "shared" else wire.ALONE,
-            fresh_calls=limits.fresh_calls,
             n_jobs=len(jobs),
             seconds=limits.seconds,
             seconds_per_input=limits.seconds_per_input,

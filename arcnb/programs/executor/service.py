@@ -162,8 +162,7 @@ class Service:
                 self._number += 1
                 ticket.number = self._number
                 self._flying[identity] = ticket
-                sharing = self.shared and not ticket.limits.fresh_calls
-                self._lanes.put(ticket, "shared" if sharing else "alone")
+                self._lanes.put(ticket, "shared" if self.shared else "alone")
 
     def _hand_out(self) -> None:
         """Give waiting tickets to servers: quick ones first, slow ones when no quick one waits."""

@@ -1,8 +1,8 @@
 """A server's children: forked with all walls up, listened to, killed, joined.
 
-A program gets a child of its own (``run_isolated``), or one for each of its inputs (``run_fresh``); only
-programs of our own generators share one (``shared``). Time is kept by ``time_limits``. What a child writes is
-checked for length here and for content by the executor.
+A program gets a child of its own (``run_isolated``); only programs of our own generators share one
+(``shared``). Time is kept by ``time_limits``. What a child writes is checked for length here and for content
+by the executor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable
-from functools import partial
 
 from arcnb.programs import wire
 from arcnb.programs.sandbox import child
 from arcnb.programs.sandbox.preload import seed_generators
-from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK, ProgressPage, Verdict, Watch
+from arcnb.programs.sandbox.time_limits import ProgressPage, Verdict, Watch
 from arcnb.programs.sandbox.walls import Sandbox
 from arcnb.programs.wire import Orders
 
@@ -30,16 +28,6 @@ from arcnb.programs.wire import Orders
 # runs none of the interpreter's hooks, which are for threads: there are none here.
 _fork = ctypes.PyDLL(None).fork
 _dup2, _close, _closerange, _enable_gc, _exit = os.dup2, os.close, os.closerange, gc.enable, os._exit
-
-
-class Begun(BaseException):
-    """Raised in a child that answers one of several calls, and caught where the server began.
-
-    ``work`` then runs without the frames of the server, which would tell which call this is, and the others.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
 
 
 class Forks:
@@ -65,19 +53,12 @@ class Forks:
 
     # ---------------------------------------------------------------- one program
 
-    def run_isolated(
-        self, orders: Orders, program: bytes, grids: list, total_seconds: float | None = None
-    ) -> bytes:
-        """Fork, watch, kill, join: the record of one program.
-
-        ``total_seconds``: this is one call of several, which have this long together.
-        """
+    def run_isolated(self, orders: Orders, program: bytes, grids: list) -> bytes:
+        """Fork, watch, kill, join: the record of one program."""
         arrays = [child.input_array(grid) for grid in grids]
         watch = Watch(orders, len(grids), self.page)
-        pid, pipe = self.fork(total_seconds or orders.seconds, orders.memory_mb)
+        pid, pipe = self.fork(orders.seconds, orders.memory_mb)
         if pid == 0:
-            if total_seconds:
-                raise Begun(partial(self._answer, program, arrays, orders.seed))
             self._answer(program, arrays, orders.seed)
         data, verdict = self._collect(pid, pipe, watch, orders.output_bytes)
         status, usage = self.end(pid, pipe)
@@ -119,28 +100,6 @@ class Forks:
             left, late = watch.look(pid)
             if late:
                 return data, late
-
-    def run_fresh(self, orders: Orders, program: bytes, grids: list) -> bytes:
-        """As ``run_isolated``, with a child for each input; the seconds are for all of them together."""
-        outputs: list[bytes] = []
-        wall = cpu = peak = 0.0
-        for number, grid in enumerate(grids, 1):
-            left = orders._replace(seconds=max(0.001, orders.seconds - max(cpu, wall / BY_THE_CLOCK)))
-            try:
-                data = self.run_isolated(left, program, [grid], orders.seconds)
-                record = wire.parse_record(data, 1)
-            except wire.WireError as error:
-                seconds, cpu_seconds, memory = wire.measurements(data)
-                used = (wall + seconds, cpu + cpu_seconds, max(peak, memory))
-                return wire.encode_record(0, "crashed", (), "BadMessage", str(error), None, *used)
-            if record.status == "slow":
-                return wire.encode_record(0, "slow")
-            wall, cpu, peak = wall + record.seconds, cpu + record.cpu_seconds, max(peak, record.memory_mb)
-            if record.status != "ok":
-                error = (record.error_type, f"input {number} of {len(grids)}: {record.error_message}")
-                return wire.encode_record(0, record.status, (), *error, record.error_line, wall, cpu, peak)
-            outputs.append(wire.encode_grid(record.outputs[0]))
-        return wire.encode_record(0, "ok", outputs, None, None, None, wall, cpu, peak)
 
     # ---------------------------------------------------------------- any child
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from arcnb.programs import wire
 from arcnb.programs.sandbox import child, heap
-from arcnb.programs.sandbox.forks import Begun, Forks
+from arcnb.programs.sandbox.forks import Forks
 from arcnb.programs.sandbox.preload import program_names
 from arcnb.programs.sandbox.shared import run_shared
 from arcnb.programs.sandbox.walls import Sandbox
@@ -104,15 +104,7 @@ def start(libraries: dict, readable: list, caller: int) -> Callable[[], None]:
 
 
 def _serve(control: Control, forks: Forks) -> None:
-    """Answer tasks until the executor goes away; a child may leave that for work of its own."""
-    try:
-        _answer_tasks(control, forks)
-    except Begun as begun:
-        work = begun.work
-    work()  # out here, where nothing refers to the frames that it left
-
-
-def _answer_tasks(control: Control, forks: Forks) -> None:
+    """Answer tasks until the executor goes away."""
     while True:
         orders, jobs = wire.decode_task(control.receive())
         if orders.lane == wire.SHARED:
@@ -121,5 +113,4 @@ def _answer_tasks(control: Control, forks: Forks) -> None:
         else:
             # One only, so that this process, and its child, holds no program but this one.
             ((program, grids),) = jobs
-            run = forks.run_fresh if orders.fresh_calls else forks.run_isolated
-            control.reply(wire.DONE, run(orders, program, grids))
+            control.reply(wire.DONE, forks.run_isolated(orders, program, grids))

@@ -62,9 +62,9 @@ def test_honest_programs_do_not_disturb_each_other_in_any_order(executor):
         check(execution, PROGRAMS[job.key])
 
 
-def test_honest_programs_answer_the_same_in_fresh_calls_and_twice(executor):
+def test_honest_programs_answer_the_same_twice(executor):
     stateful = {"common_shared_lists"}  # counts down a shared list: its calls differ by design
-    limits = Limits(seconds=60, seconds_per_input=20, fresh_calls=True, check_determinism=True)
+    limits = Limits(seconds=60, seconds_per_input=20, check_determinism=True)
     names = sorted(set(PROGRAMS) - stateful)
     for name, execution in zip(
         names, executor.run(Job(PROGRAMS[name], GRIDS, limits) for name in names), strict=True

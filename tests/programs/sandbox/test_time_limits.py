@@ -8,7 +8,7 @@ from arcnb.programs import wire
 from arcnb.programs.sandbox import time_limits
 from arcnb.programs.sandbox.time_limits import EXIT_SECONDS, SLOW, ProgressPage, Watch
 
-ORDERS = wire.Orders(wire.ALONE, False, 1, 2.0, 0.5, 0.0, 0.0, 64, 1000, 0)  # 2 s, half a second an input
+ORDERS = wire.Orders(wire.ALONE, 1, 2.0, 0.5, 0.0, 0.0, 64, 1000, 0)  # 2 s, half a second an input
 NAN = float("nan")
 
 
