@@ -65,10 +65,10 @@ class Sampling:
     """How completions are drawn. The defaults are the plain policy.
 
     temperature: 0 takes the likeliest token. top_k: 0 is off. max_tokens: longest completion.
-    stop: texts that end a completion (not included in it). logprob: report the sum of the completion's
-    log-probabilities under the plain policy (temperature 1, no top_p and so on). ignore_eos: go on to
-    max_tokens past end tokens (benchmarks). seeded: every completion has its own seed; without, vLLM samples
-    somewhat faster and a rerun gives the same prompts but other completions.
+    logprob: report the sum of the completion's log-probabilities under the plain policy (temperature 1, no
+    top_p and so on). ignore_eos: go on to max_tokens past end tokens (benchmarks). seeded: every completion
+    has its own seed; without, vLLM samples somewhat faster and a rerun gives the same prompts but other
+    completions.
     """
 
     temperature: float = 1.0
@@ -77,7 +77,6 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int = 1024
-    stop: tuple[str, ...] = ()
     logprob: bool = False
     ignore_eos: bool = False
     seeded: bool = True
@@ -86,15 +85,13 @@ class Sampling:
         for name, within in RANGES.items():
             if wanted := range_problem(getattr(self, name), within):
                 raise ArcnbError(f"{name} is {getattr(self, name)}, it must be {wanted}")
-        if isinstance(self.stop, str):
-            raise ArcnbError(f"stop is the text {self.stop!r}, it must be a tuple of texts")
 
 
 @dataclass(frozen=True)
 class Completion:
     """One sampled continuation of a prompt.
 
-    finish_reason: "stop" (end token or a stop text), "length" (max_tokens reached) or "skipped" (prompt and
+    finish_reason: "stop" (an end token), "length" (max_tokens reached) or "skipped" (prompt and
     max_tokens do not fit the context; nothing was generated). token_ids include the end token, text does not.
     logprob: sum over token_ids in nats, None unless asked for; token_logprobs: its parts, where the backend
     has them.

@@ -190,7 +190,6 @@ class ServerBackend(Backend):
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
-            "stop": list(sampling.stop),
             "ignore_eos": sampling.ignore_eos,
             "logprobs": 0 if sampling.logprob else None,
             "return_token_ids": True,

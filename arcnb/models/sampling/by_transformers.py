@@ -155,8 +155,6 @@ class TransformersBackend(Backend):
 
     def _completion(self, row: _Row, sampling: Sampling) -> Completion:
         text = self.tokenizer.decode(row.ids, skip_special_tokens=True)
-        for stop in sampling.stop:
-            text = text.split(stop)[0]
         logprob = row.logprob if sampling.logprob else None
         return row.completion(text, row.ids, row.finish, logprob)
 
@@ -244,10 +242,6 @@ class _Batch:
     def _finish(self, row: _Row) -> str | None:
         if row.ids[-1] in self.end_ids and not self.sampling.ignore_eos:
             return "stop"
-        if self.sampling.stop:
-            tail = self.tokenizer.decode(row.ids[-64:], skip_special_tokens=True)
-            if any(stop in tail for stop in self.sampling.stop):
-                return "stop"
         return "length" if len(row.ids) == self.sampling.max_tokens else None
 
 

@@ -224,8 +224,7 @@ class VllmBackend(Backend):
 
     def _completion(self, flight: Draw, output, sampling: Sampling) -> Completion:
         ids = list(output.token_ids)
-        # The engine's text where it made one: it ends before a stop text, and may be empty.
-        text = output.text if sampling.stop else self.tokenizer.decode(ids, skip_special_tokens=True)
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
         of_tokens = tuple(output.logprobs.logprobs) if sampling.logprob else None
         return flight.completion(text, ids, output.finish_reason, output.cumulative_logprob, of_tokens)
 
@@ -240,13 +239,11 @@ class VllmBackend(Backend):
             min_p=sampling.min_p,
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=sampling.max_tokens,
-            stop=list(sampling.stop) or None,
             ignore_eos=sampling.ignore_eos,
             seed=seed if sampling.seeded else None,
             logprobs=0 if sampling.logprob else None,
             flat_logprobs=sampling.logprob,  # an object a completion in place of two a token
-            # Only stop texts need text while generating; decoding once at the end is cheaper.
-            detokenize=bool(sampling.stop),
+            detokenize=False,  # decoding once at the end is cheaper
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 

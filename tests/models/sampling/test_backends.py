@@ -375,20 +375,6 @@ def test_many_long_prompts_at_once(backend):
     assert len(collect(backend, requests, Sampling(max_tokens=3))) == 40
 
 
-def test_stop_texts_end_a_completion_and_are_left_out(backend):
-    if backend.name == "server":
-        pytest.skip("the server's part")
-    request = Request(prompts(1)[0], seed=3, key=0)
-    (whole,) = backend.generate([request], Sampling(max_tokens=30))
-    stop = whole.text[5:9]
-    (cut,) = backend.generate([request], Sampling(max_tokens=30, stop=(stop,)))
-    assert cut.finish_reason == "stop"
-    assert cut.text == whole.text.split(stop)[0]
-    (empty,) = backend.generate([request], Sampling(max_tokens=30, stop=(whole.text[:4],)))
-    assert empty.text == ""
-    assert empty.token_ids
-
-
 def test_end_tokens_do_not_end_a_completion_that_ignores_them(backend, monkeypatch):
     if backend.name == "vllm":
         assert backend._sampling_params(Sampling(ignore_eos=True), 0).ignore_eos
@@ -450,7 +436,6 @@ def test_closed_backend_refuses_and_leaves_no_process(tiny, backend):
         ({"min_p": 2}, "min_p is 2"),
         ({"repetition_penalty": 0}, "repetition_penalty is 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"stop": "```"}, "must be a tuple"),
     ],
 )
 def test_impossible_sampling_is_refused_by_name(settings, sentence):
@@ -542,18 +527,15 @@ def open_server(model, *servers, **settings):
 
 def test_server_gets_token_ids_and_the_sampling(make_server, small_model):
     server = make_server()
-    sampling = Sampling(0.7, 0.9, 40, 0.05, 1.1, 5, ("END",), True)
+    sampling = Sampling(0.7, 0.9, 40, 0.05, 1.1, 5, True)
     with open_server(small_model, server) as backend:
         (completion,) = backend.generate([Request([7, 8, 9], seed=4, key="k")], sampling)
     (question,) = server.questions
     assert question["prompt"] == [7, 8, 9]
     assert question["model"] == "tiny"
     assert question["seed"] == derive_seed(4, 0)
-    sent = [
-        question[k]
-        for k in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "stop")
-    ]
-    assert sent == [0.7, 0.9, 40, 0.05, 1.1, 5, ["END"]]
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")
+    assert [question[name] for name in names] == [0.7, 0.9, 40, 0.05, 1.1, 5]
     assert completion.logprob == -2.5
 
 

@@ -67,7 +67,6 @@ def test_a_set_without_the_file_is_known_by_its_rows(tmp_path, tasks):
     [
         ({"sampling": Sampling(temperature=0.7)}, "begun with temperature 1.0, not 0.7"),
         ({"sampling": Sampling(min_p=0.1)}, "begun with min_p 0.0, not 0.1"),
-        ({"sampling": Sampling(stop=("x",))}, r"begun with stop \[\], not \['x'\]"),
         ({"adapter": "a"}, "begun with adapter '', not 'a'"),
         ({"model": "n"}, "begun with model 'm', not 'n'"),
         ({"plan": replace(PLAN, seed=1)}, "begun with seed 0, not 1"),
@@ -82,6 +81,14 @@ def test_a_set_without_the_file_is_known_by_its_rows(tmp_path, tasks):
 def test_other_prompts_and_samplings_are_refused_by_name(predictions, tasks, changes, sentence):
     with pytest.raises(ArcnbError, match=sentence):
         hold(predictions, tasks[:3], **changes)
+
+
+def test_a_set_goes_on_whose_conditions_name_a_setting_that_is_no_more(predictions, tasks):
+    path = predictions.folder / FILE_NAME
+    old = json.loads(path.read_text())
+    old["settings"]["stop"] = []
+    path.write_text(json.dumps(old))
+    hold(predictions, tasks[:3])
 
 
 def test_an_edited_template_is_another_one(tmp_path, tasks):
