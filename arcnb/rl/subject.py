@@ -18,7 +18,7 @@ from arcnb.plans import refusals
 from arcnb.programs.executor.limits import Limits
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
-from arcnb.rl.rows import PromptRows
+from arcnb.rl.rows.prompt_rows import PromptRows
 from arcnb.rl.watching.held_out import HeldOut
 
 if TYPE_CHECKING:

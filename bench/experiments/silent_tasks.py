@@ -16,7 +16,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.rl.rows import tasks_solved_at_most
+from arcnb.rl.rows.choice import tasks_solved_at_most
 from arcnb.synth.splits import trainable_tasks
 
 

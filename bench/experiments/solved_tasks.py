@@ -18,7 +18,8 @@ from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import PromptFormat, prompt_format
 from arcnb.models.prompts.rendering import DEFAULT_TEMPLATE
 from arcnb.models.registry import load_tokenizer, resolve_model
-from arcnb.rl.rows import prompt_rows, tasks_solved_at_most
+from arcnb.rl.rows.choice import tasks_solved_at_most
+from arcnb.rl.rows.prompt_rows import prompt_rows
 from arcnb.synth.splits import trainable_tasks
 from arcnb.synth.task_sets import build_task_set
 

@@ -20,7 +20,7 @@ from arcnb.problems.training.reward import TestcaseRewards, problem_metrics, pro
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Limits
 from arcnb.rl.rewards.function import ProgramReward
-from arcnb.rl.rows import PromptRows
+from arcnb.rl.rows.prompt_rows import PromptRows
 from arcnb.rl.subject import Subject
 from arcnb.rl.watching.held_out import HeldOut
 

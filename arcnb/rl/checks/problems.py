@@ -14,7 +14,7 @@ from arcnb.rl.checks.machine import context_of, machine_problems
 from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
-from arcnb.rl.rows import row_problems
+from arcnb.rl.rows.refusals import row_problems
 
 
 def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:

@@ -56,7 +56,7 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Signal:
-    """Prompts without signal, see arcnb.rl.rows.SignalHistory."""
+    """Prompts without signal, see arcnb.rl.rows.history.SignalHistory."""
 
     visits: int = option(0, "a task without signal in so many visits is shown less; 0: never")
     weight: float = option(

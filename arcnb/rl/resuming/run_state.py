@@ -11,7 +11,7 @@ from arcnb.machine.reading import read_object
 from arcnb.models.training.checkpoints import checkpoint_problem, step_of
 from arcnb.rl.resuming.identity import evaluated_before, saved_state
 from arcnb.rl.resuming.run_folder import PAGES, ROLLBACKS, keep_best
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 from arcnb.rl.watching.guard import CollapseMonitor
 
 

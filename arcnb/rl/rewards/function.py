@@ -22,7 +22,7 @@ from arcnb.rl.rewards.cheating import find_cheats
 from arcnb.rl.rewards.metrics import batch_metrics, error_classes, groups_of, guided_metrics
 from arcnb.rl.rewards.rollout import Rollout, Scores, answer_columns
 from arcnb.rl.rewards.terms import RewardPlan
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ Answers = list[tuple[Prediction, Rollout]]  # of one completion: the judged answ
 
 @dataclass(eq=False)
 class ProgramReward:
-    """Callable with TRL's signature for reward functions; see arcnb.rl.rows for the columns it reads.
+    """Callable with TRL's signature for reward functions; the columns it reads: `arcnb.rl.rows.prompt_rows`.
 
     history: learns which groups had signal. process, n_processes: this process among those that train
     together; each judges and writes its own share, and groups may be spread over several. judge: runs the

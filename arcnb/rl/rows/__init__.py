@@ -1,8 +1,0 @@
-"""What GRPO trains on, row by row.
-
-The names that others import stand in `__init__.pyi`; they are loaded when first used.
-"""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

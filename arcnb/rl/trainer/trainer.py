@@ -38,7 +38,7 @@ from arcnb.rl.plan.grpo import SHARE_BESIDE_TRAINING, GrpoPlan
 from arcnb.rl.resuming.rounds import resuming_inside_rounds
 from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.function import ProgramReward
-from arcnb.rl.rows import PromptRows
+from arcnb.rl.rows.prompt_rows import PromptRows
 from arcnb.rl.shared_prompt.trainer import shared_prefix_trainer
 from arcnb.rl.trainer import callbacks as hooks
 from arcnb.rl.trainer.crediting import crediting

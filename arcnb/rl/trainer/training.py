@@ -38,7 +38,9 @@ from arcnb.rl.resuming.identity import (
 )
 from arcnb.rl.resuming.run_folder import copy_whole, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import PromptRows, SignalHistory, fitting_tasks, guides_of, none_within, prompt_rows
+from arcnb.rl.rows.guides import guides_of
+from arcnb.rl.rows.history import SignalHistory
+from arcnb.rl.rows.prompt_rows import PromptRows, fitting_tasks, none_within, prompt_rows
 from arcnb.rl.shared_prompt.trainer import let_segments_grow
 from arcnb.rl.trainer.callbacks import restore_adapter
 from arcnb.rl.trainer.policies import has_moved

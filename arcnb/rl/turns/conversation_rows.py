@@ -20,7 +20,7 @@ from arcnb.machine.reading import naming, shown
 from arcnb.models.prompts.chat import render
 from arcnb.models.prompts.conversation_files import read_conversations
 from arcnb.models.prompts.format import PromptFormat
-from arcnb.rl.rows import PromptRows, none_within, trainer_text
+from arcnb.rl.rows.prompt_rows import PromptRows, none_within, trainer_text
 
 TEXTS = ("task_id", "task_fingerprint", "parent", "parent_status")
 SCORES = tuple(f"parent_{score}" for score in SCORE_COLUMNS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.arc.tasks.task import Task
-from arcnb.rl.rows import PromptRows
+from arcnb.rl.rows.prompt_rows import PromptRows
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout, solved_at, solved_by
 from arcnb.rl.watching.held_out import HeldOut, pass_rates, row_of
 

@@ -24,7 +24,7 @@ from arcnb.models.prompts.conversations import Conversations
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.rollout import answer_columns
-from arcnb.rl.rows import PromptRows
+from arcnb.rl.rows.prompt_rows import PromptRows
 from arcnb.rl.watching.held_out import sample
 
 ENDS = ("solved", "turns", "truncated", "context", "silent")

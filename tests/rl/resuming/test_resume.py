@@ -26,7 +26,7 @@ from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.resuming.identity import STATE_KEY, refuse_other_settings, run_identity, saved_state
 from arcnb.rl.resuming.run_folder import ROLLBACKS, copy_whole, keep_best, prune, set_aside
 from arcnb.rl.resuming.run_state import RunState
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 from arcnb.rl.watching.guard import CollapseMonitor
 from tests.rl.conftest import QUICK
 from tests.rl.stop_at import StopAt

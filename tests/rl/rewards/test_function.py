@@ -8,7 +8,7 @@ import pytest
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 
 
 def test_a_group_is_one_however_many_processes_share_it(tasks, monkeypatch):

@@ -10,7 +10,7 @@ from arcnb.models.registry import load_tokenizer
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits
-from arcnb.rl.rows import prompt_rows
+from arcnb.rl.rows.prompt_rows import prompt_rows
 from arcnb.rl.turns.episodes import Episode, MultiTurnRollout
 from arcnb.rl.watching import held_out
 

@@ -11,9 +11,9 @@ from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
-from arcnb.rl.rows import SignalHistory, guides_of, prompt_rows
-from arcnb.rl.rows.guides import level
-from arcnb.rl.rows.history import Group
+from arcnb.rl.rows.guides import guides_of, level
+from arcnb.rl.rows.history import Group, SignalHistory
+from arcnb.rl.rows.prompt_rows import prompt_rows
 from tests.rl.stop_at import StopAt
 
 PROGRAM = "def transform(grid):\n    a = grid\n    b = a[::-1]\n    c = b[:, ::-1]\n    return c"

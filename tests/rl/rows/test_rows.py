@@ -12,7 +12,8 @@ from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.rl.plan.grpo import GrpoPlan
-from arcnb.rl.rows import SignalHistory, tasks_solved_at_most, training_tasks
+from arcnb.rl.rows.choice import tasks_solved_at_most, training_tasks
+from arcnb.rl.rows.history import SignalHistory
 
 
 def sample(task, index, train, test, turn=0, fingerprint=None):

@@ -18,7 +18,7 @@ from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.plan.settings import GRPO_CONFIG
 from arcnb.rl.resuming.identity import adapter_shape
-from arcnb.rl.rows import prompt_rows, trainer_text
+from arcnb.rl.rows.prompt_rows import prompt_rows, trainer_text
 
 
 def rows_of(tasks, tokenizer, n, seed=0):

@@ -22,7 +22,7 @@ from arcnb.rl.checks.problems import problems_anywhere
 from arcnb.rl.rewards.function import ProgramReward
 from arcnb.rl.rewards.rollout import Rollout, Scores
 from arcnb.rl.rewards.terms import RewardPlan, TermLimits, improvement
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 from arcnb.rl.turns.conversation_rows import RememberingRows
 from arcnb.rl.turns.episode_held_out import EpisodeHeldOut
 from arcnb.rl.turns.episode_reward import EpisodeReward

@@ -15,7 +15,7 @@ from arcnb.rl.resuming.run_folder import set_aside
 from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.metrics import batch_metrics
 from arcnb.rl.rewards.rollout import Rollout, Scores
-from arcnb.rl.rows import SignalHistory
+from arcnb.rl.rows.history import SignalHistory
 from arcnb.rl.watching.diagnosis import sparkline, write_diagnosis
 from arcnb.rl.watching.guard import CollapseMonitor
 
