@@ -32,7 +32,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
 from executor_rivals import A_QUARTER, HOSTILE, Protected, Reference, realistic, small, spoilt
 
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.programs.executor.service import usable_processors
 
 SALTS = itertools.count()  # no program twice in one run: its verdict would be remembered

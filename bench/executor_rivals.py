@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "programs" / "attacks"))
 from honest_programs import PROGRAMS

@@ -10,7 +10,8 @@ from typing import Any
 
 from arcnb.models.sampling.backends import EngineOptions, Sampling
 from arcnb.plans import option
-from arcnb.programs.executor.executor import Executor, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Limits
 from arcnb.values import COUNT, POSITIVE, SHARE, SOME_SHARE
 
 _ENGINES_NAMES = {

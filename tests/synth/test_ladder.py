@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.synth.ladder import LADDERS, ladder_task, ladder_tasks
 from arcnb.synth.sources import SourceSettings, build_tasks
 

@@ -18,7 +18,8 @@ from arcnb.arc.grids import same_grids
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.programs.checks import static_checks
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.libraries import rearc_dsl
 from arcnb.synth.rearc.augmented import FreshAugmentations, augmented_task
 from arcnb.synth.rearc.tasks import (

@@ -25,7 +25,8 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.lab.explorer.entries import Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged
 

@@ -24,11 +24,9 @@ import numpy as np
 from arcnb.errors import ArcnbError
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import Ticket
-from arcnb.programs.executor.limits import STATUSES, Execution, Job, Limits
+from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.executor.service import Service
 from arcnb.programs.sandbox.preload import kind_of
-
-__all__ = ["STATUSES", "ArcnbError", "Execution", "Executor", "Job", "Limits"]
 
 _CELL = np.dtype(np.uint8)
 WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed

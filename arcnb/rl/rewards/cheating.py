@@ -26,7 +26,8 @@ from arcnb.arc.grids import MAX_SIDE, N_COLORS, Grid
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.programs.syntax import ProgramSyntaxError, parse_program
 
 # What the changed copies follow from: the task, the view of it that the prompt showed, and the program.

@@ -14,7 +14,8 @@ from arcnb.arc.grids import Grid, as_grid, same_grids
 from arcnb.arc.predictions.normal_form import normal_form
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Task
-from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.synth import inputs
 
 MAX_ALIKE = 4  # programs kept for each behaviour on the probes

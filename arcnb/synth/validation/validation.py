@@ -26,7 +26,8 @@ from itertools import islice
 from arcnb.arc.grids import all_equal, same_grids
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.checks import static_checks
-from arcnb.programs.executor.executor import Execution, Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.synth.validation.duplicates import (
     Duplicates,
     behaviour,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from tests.programs.attacks.escapes import ESCAPES
 from tests.programs.attacks.hostile_programs import ATTACKS
 

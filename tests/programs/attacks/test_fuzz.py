@@ -16,7 +16,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import STATUSES, Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import STATUSES, Job, Limits
 from arcnb.programs.sandbox import seccomp
 
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3))

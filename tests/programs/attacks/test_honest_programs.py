@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.libraries import barc
 from arcnb.programs.sandbox import child
 from tests.programs.attacks.honest_programs import PROGRAMS

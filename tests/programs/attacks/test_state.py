@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from tests.paths import ROOT
 
 GRIDS = tuple(np.arange(n * n, dtype=np.uint8).reshape(n, n) % 10 for n in (1, 2, 3, 4))

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.programs.sandbox.child import OutputError, output_bytes
 from tests.paths import GOLDEN
 

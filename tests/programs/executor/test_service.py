@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from arcnb.errors import ArcnbError
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.executor.pool import MAX_FAILED_STARTS, PATIENCE
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
@@ -469,7 +470,8 @@ def test_an_executor_that_is_forgotten_ends_its_processes():
 CALLER = """
 import sys, time, os
 import numpy as np
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.executor.pool import MAX_FAILED_STARTS
 executor = Executor(workers=2, limits=Limits(seconds=60, seconds_per_input=60))
 grid = np.ones((2, 2), dtype=np.uint8)
@@ -615,7 +617,8 @@ def test_an_ordinary_user_is_protected_as_well():
         """
         import os
         import numpy as np
-        from arcnb.programs.executor.executor import Executor, Job
+        from arcnb.programs.executor.executor import Executor
+        from arcnb.programs.executor.limits import Job
         grids = (np.ones((2, 2), dtype=np.uint8),) * 2
         tries = ["open('/etc/passwd')", "os.fork()", "os.kill(os.getppid(), 9)", "open('/tmp/arcnb-attack', 'w')",
                  "os.execv('/bin/true', ['true'])"]
@@ -638,7 +641,8 @@ def test_it_works_in_a_papermill_kernel(tmp_path):
         """
 import asyncio, threading
 import numpy as np
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 executor = Executor(workers=2)
 grids = (np.ones((2, 3), dtype=np.uint8),)
 jobs = [Job(f"def transform(grid):\\n    print(grid)\\n    return grid * {n}", grids, key=n) for n in range(10)]

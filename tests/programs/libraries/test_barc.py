@@ -120,7 +120,8 @@ def test_objects_from_a_mask_are_integers():
 
 def test_a_program_finds_the_library_as_it_was():
     """Color and its lists are shared and mutable; what one program does to them no other program sees."""
-    from arcnb.programs.executor.executor import Executor, Job
+    from arcnb.programs.executor.executor import Executor
+    from arcnb.programs.executor.limits import Job
 
     spoil = [
         "Color.RED = 7\ndef transform(g):\n    return [[Color.RED]]",

@@ -9,7 +9,8 @@ import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.tasks.task_set import load_tasks
-from arcnb.programs.executor.executor import Executor, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Limits
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.rollout import Scores
 from arcnb.rl.rewards.schemes import reward_scheme

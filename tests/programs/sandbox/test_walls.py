@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from arcnb.programs.executor import pool, warm_server
-from arcnb.programs.executor.executor import Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job
 from arcnb.programs.sandbox import landlock, seccomp, walls
 
 LIBRARIES = [Path(np.__file__).parent]

@@ -11,7 +11,7 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer, resolve_model
 from arcnb.models.sft.rows import IGNORED
-from arcnb.programs.executor.executor import Execution, Job
+from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.judging import judge
 from arcnb.search.learning.lessons.hindsight import (
     HindsightSettings,

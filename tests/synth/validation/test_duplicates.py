@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.programs.executor.executor import Limits
+from arcnb.programs.executor.limits import Limits
 from arcnb.synth.validation.duplicates import MAX_ALIKE, Duplicates
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from arcnb.arc.predictions.normal_form import normal_form
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.programs.executor.executor import Executor, Job, Limits
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Job, Limits
 from arcnb.synth.rules import rule_task
 from arcnb.synth.sources import GENERATORS
 from arcnb.synth.validation.reduction import removals

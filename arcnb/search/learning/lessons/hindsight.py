@@ -27,7 +27,8 @@ from arcnb.arc.views import AUGMENTATIONS, View
 from arcnb.models.prompts.chat import answer_ids
 from arcnb.models.prompts.format import PromptFormat
 from arcnb.plans import option
-from arcnb.programs.executor.executor import Execution, Executor, Job
+from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.limits import Execution, Job
 from arcnb.search.learning.lessons.rows import answer_row
 from arcnb.values import COUNT, SHARE
 
