@@ -17,7 +17,7 @@ from arcnb.arc.grids import as_grid
 from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import new_file, replaced_file
+from arcnb.machine.files import make_folder, write_whole
 from arcnb.machine.reading import shown
 
 if TYPE_CHECKING:
@@ -138,12 +138,11 @@ def score_submission(submission: Mapping, tasks: Iterable[Task]) -> SubmissionSc
     )
 
 
-def write_submission(submission: Mapping, path: str | Path, replace: bool = False) -> Path:
-    """Write the submission as JSON: atomic, never over a file with other content unless it is to `replace`
-    that, as a run does which is resumed. Validate it first."""
+def write_submission(submission: Mapping, path: str | Path) -> Path:
+    """Write the submission as JSON, whole, in the place of one that is there. Validate it first."""
     path = Path(path)
-    with replaced_file(path) if replace else new_file(path, same_is_fine=True) as file:
-        file.write(json.dumps(submission, separators=(",", ":")).encode())
+    make_folder(path.parent)
+    write_whole(path, json.dumps(submission, separators=(",", ":")))
     return path
 
 

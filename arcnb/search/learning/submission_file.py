@@ -9,7 +9,6 @@ every task and both attempts. Several processes with a shard each keep one file 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,10 +19,10 @@ from arcnb.arc.scores.submission import (
     Submission,
     create_submission,
     validate_submission,
+    write_submission,
 )
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
-from arcnb.machine.files import write_whole
 from arcnb.machine.locks import locked
 from arcnb.machine.reading import read_object
 
@@ -58,7 +57,7 @@ class SubmissionFile:
     def _write(self, submission: Submission | dict) -> None:
         ordered = {task_id: submission[task_id] for task_id in self.tasks.ids}
         validate_submission(ordered, self.tasks)
-        write_whole(self.path, json.dumps(ordered, separators=(",", ":")))
+        write_submission(ordered, self.path)
 
     def _locked(self) -> AbstractContextManager[bool]:
         """Only one process at a time reads and replaces the file."""

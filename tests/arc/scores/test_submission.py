@@ -291,13 +291,10 @@ def test_a_stranger_in_the_submission_is_refused():
         score_submission([entry], [task("t")])
 
 
-def test_the_file_is_plain_json_and_never_overwritten(tmp_path):
+def test_the_file_is_plain_json_and_takes_the_place_of_the_one_before(tmp_path):
     submission = create_submission(frame_of([prediction("t", 0, [[[0]], [[1, 2]]])]), [task("t")])
     path = write_submission(submission, tmp_path / "run" / "submission.json")
     assert json.loads(path.read_text()) == {"t": [{"attempt_1": [[1, 2]], "attempt_2": [[0]]}]}
-    write_submission(submission, path)
-    with pytest.raises(FileExistsError):
-        write_submission({}, path)
-    write_submission({}, path, replace=True)
+    write_submission({}, path)
     assert path.read_text() == "{}"
     assert [p.name for p in path.parent.iterdir()] == ["submission.json"]
