@@ -66,20 +66,10 @@ def mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, f
     return float(values.mean()), *interval(weights @ values)
 
 
-def mcnemar_p(only_a: int, only_b: int) -> float:
-    """Exact two-sided p of McNemar's test (1947): the chance of a split at least as uneven, were each of the
-    tasks that just one of two sets solves a toss of a fair coin."""
-    from scipy.stats import binomtest
-
-    if not only_a + only_b:
-        return 1.0
-    return float(binomtest(only_a, only_a + only_b).pvalue)
-
-
 def sign_flip_p(differences: Sequence[int]) -> float:
     """Exact two-sided p of a sum of integers, were the sign of each a toss of a fair coin (Fisher 1935).
 
-    differences: (n_tasks,). Where they are -1, 0 and 1 this is McNemar's exact test.
+    differences: (n_tasks,). Where they are -1, 0 and 1 this is McNemar's exact test (1947).
     """
     sizes = [abs(int(d)) for d in differences if d]
     observed = abs(sum(int(d) for d in differences))

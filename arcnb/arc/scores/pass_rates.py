@@ -11,12 +11,12 @@ import numpy as np
 
 from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import (
-    mcnemar_p,
     mean_and_interval,
     percent,
     points,
     range_text,
     resampled_weights,
+    sign_flip_p,
 )
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
@@ -145,7 +145,7 @@ def paired_difference(
         high=high,
         only_a=only_a,
         only_b=only_b,
-        p_value=mcnemar_p(only_a, only_b),
+        p_value=sign_flip_p([1] * only_b + [-1] * only_a),
         n_preds_a=float(a["n_preds"].mean()),
         n_preds_b=float(b["n_preds"].mean()),
     )

@@ -8,7 +8,6 @@ import pytest
 
 from arcnb.arc.scores.intervals import (
     holm,
-    mcnemar_p,
     mean_and_interval,
     percent,
     points,
@@ -45,8 +44,7 @@ def test_mcnemars_test_is_a_two_sided_binomial_test():
     for only_a, only_b in product(range(12), repeat=2):
         n, fewer = only_a + only_b, min(only_a, only_b)
         expected = min(1, 2 * sum(comb(n, i) for i in range(fewer + 1)) / 2**n)
-        assert mcnemar_p(only_a, only_b) == pytest.approx(expected, rel=1e-12)
-        assert sign_flip_p([1] * only_a + [-1] * only_b + [0] * 5) == pytest.approx(expected)
+        assert sign_flip_p([1] * only_a + [-1] * only_b + [0] * 5) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_sign_flip_test_is_exact():
