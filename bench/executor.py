@@ -32,9 +32,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout that is not installed
 from executor_rivals import A_QUARTER, HOSTILE, Protected, Reference, realistic, small, spoilt
 
+from arcnb.machine.processes import usable_cores
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Job
-from arcnb.programs.executor.service import usable_processors
 
 SALTS = itertools.count()  # no program twice in one run: its verdict would be remembered
 TABLES = "small,realistic,endless,hostile,endurance,rounds,scaling"
@@ -50,7 +50,7 @@ class Figures:
         self.path = path
         self.data: dict = {
             "processors": os.cpu_count(),
-            "usable": usable_processors(),
+            "usable": usable_cores(),
             "python": platform.python_version(),
             "kernel": platform.release(),
             "numpy": np.__version__,
@@ -292,7 +292,7 @@ def main() -> None:
         return max(100, round(n * arguments.scale))
 
     print(
-        f"{os.cpu_count()} processors, {usable_processors()} usable, load {os.getloadavg()[0]:.1f}, "
+        f"{os.cpu_count()} processors, {usable_cores()} usable, load {os.getloadavg()[0]:.1f}, "
         f"{workers} workers, Python {platform.python_version()}, numpy {np.__version__}"
     )
     began = time.perf_counter()

@@ -155,10 +155,15 @@ def resident_gb(pid: int) -> float | None:
     return round(total / 1024**3, 2)
 
 
+def usable_cores() -> int:
+    """How many cores this process may use: fewer than the machine's where a scheduler says so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def threads_each(n_processes: int) -> dict[str, str]:
     """The environment by which so many processes of this machine share the cores that this one may use.
     OpenMP starts a thread a core in each of them, unless it is told a number."""
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // n_processes))}
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // n_processes))}
 
 
 def usable_memory_gb(root: Path = Path("/")) -> float:

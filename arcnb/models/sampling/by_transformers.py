@@ -6,7 +6,6 @@ other neighbours in the batch the sums round differently, which can tip a close 
 """
 
 import gc
-import os
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
 from arcnb.machine.imports import nothing_collected
+from arcnb.machine.processes import usable_cores
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.prompts.chat import padded_left
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
@@ -67,7 +67,7 @@ class TransformersBackend(Backend):
         # One core stays free for the programs that run while it samples: threads that wait for one another at
         # every operation are ten times slower as soon as one of them has to wait for a busy core. Runs that
         # share the machine were told to take fewer.
-        torch.set_num_threads(max(1, min(self._threads_before, len(os.sched_getaffinity(0)) - 1)))
+        torch.set_num_threads(max(1, min(self._threads_before, usable_cores() - 1)))
         self._rows_at_once = options.max_num_seqs or (64 if self.device == "cuda" else 16)
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[str, str] = {}

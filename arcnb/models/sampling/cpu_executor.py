@@ -20,6 +20,8 @@ import torch
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler, apply_top_k_top_p
 
+from arcnb.machine.processes import usable_cores
+
 _BLOCK = 256  # tokens of the vocabulary
 
 
@@ -27,7 +29,7 @@ class CpuExecutor(UniProcExecutor):
     """Given to vLLM by name, as `distributed_executor_backend`."""
 
     def _init_executor(self) -> None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or usable_cores()))
         TopKTopPSampler.forward_cpu = _forward
         super()._init_executor()
 

@@ -26,7 +26,7 @@ PATIENCE = {"shared": 0.025, "alone": 0.015, "slow": 0.0}
 WALL_PATIENCE = 2
 DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # batches in a server's hands, each one program but in `shared`
 MAX_FAILED_STARTS = 3
-PROCESSORS = os.cpu_count() or 1
+PROCESSORS = os.cpu_count() or 1  # the machine's, as its load is
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
 
 News = Iterator[tuple[Ticket, wire.Record, str]]  # ticket, record, the lane it ran in

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
 
 from arcnb.errors import ArcnbError
+from arcnb.machine.processes import usable_cores
 from arcnb.programs import wire
 from arcnb.programs.executor.lanes import Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
@@ -33,7 +34,7 @@ class Service:
     """Servers, lanes and the thread between them; started by the first job."""
 
     def __init__(self, workers: int | None, shared: bool = False) -> None:
-        self.workers = workers or usable_processors()
+        self.workers = workers or usable_cores()
         self.shared = shared
         self._reset()
 
@@ -226,8 +227,3 @@ class Service:
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         answer(ticket, execution)
-
-
-def usable_processors() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -24,12 +24,11 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
-from arcnb.machine.processes import end_session, leave, start_session
+from arcnb.machine.processes import end_session, leave, start_session, usable_cores
 from arcnb.models.lora.compatibility import check_targets
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import open_backend
-from arcnb.programs.executor.service import usable_processors
 from arcnb.search.learning.budgets import Clock
 from arcnb.search.learning.plan import LEARN, SearchPlan
 from arcnb.search.learning.search_and_learn import SearchAndLearn
@@ -170,7 +169,7 @@ def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dic
     base_model(plan.model, plan.adapter)  # made once, not by all of them at the same time
     path = folder / "plan.json"
     # Programs of all processes together take the workers of the plan: one a core each would slow all down.
-    workers = max(1, (plan.programs.workers or usable_processors()) // processes)
+    workers = max(1, (plan.programs.workers or usable_cores()) // processes)
     shared = replace(plan, programs=replace(plan.programs, workers=workers))
     write_whole(path, json.dumps(shared.values(), indent=1))
     running = []
