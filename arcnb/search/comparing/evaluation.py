@@ -138,7 +138,9 @@ def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     columns = {}
     for name, frame in frames.items():
         ends = frame["status"].replace(ENDS).value_counts()
-        kinds = error_types(frame[frame["status"] == "error"]).rename(lambda kind: f"exception: {kind}")
+        kinds = error_types(frame[frame["status"] == "error"], top=5).rename(
+            lambda kind: f"exception: {kind}"
+        )
         cut = pd.Series({"completion cut off": int((frame["finish_reason"] == "length").sum())})
         shares = pd.concat([ends, kinds, cut]) / max(1, len(frame))
         columns[f"{name} ({len(frame):,})"] = shares[shares > 0]
