@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from arcnb.arc.grids import Grid
+from arcnb.errors import ArcnbError
 
 N_ATTEMPTS = 2
 
@@ -100,3 +101,10 @@ def _train_key(vote: Vote) -> tuple[float, int, int]:
 
 
 RULES: dict[str, Rule] = {"train-score": by_train_score, "majority": by_majority, "legacy": legacy}
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of that name. ArcnbError where there is none."""
+    if name not in RULES:
+        raise ArcnbError(f"submission_rule {name!r} does not exist; there are {', '.join(RULES)}")
+    return RULES[name]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.grids import as_grid
-from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule
+from arcnb.arc.scores.attempts import N_ATTEMPTS, Candidate, Rule, rule_of
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import make_folder, write_whole
@@ -80,14 +80,13 @@ def create_submission(frame: pd.DataFrame, tasks: Iterable[Task], rule: str = "t
     to choose from (the legacy rule aside). Predictions of other tasks are ignored. Raises `ArcnbError`
     for an unknown rule and for outputs that do not fit the task.
     """
-    if rule not in RULES:
-        raise ArcnbError(f"no rule {rule!r}; there are {', '.join(RULES)}")
+    choose = rule_of(rule)
     valid = frame[frame["status"] == "ok"]
     rows = dict(list(valid.groupby(valid["task_id"].astype(object), sort=False)))
     entries, padded = {}, {}
     for task in tasks:
         candidates = task_candidates(rows.get(task.task_id), task)
-        entries[task.task_id], n_missing = choose_attempts(candidates, len(task.test), RULES[rule])
+        entries[task.task_id], n_missing = choose_attempts(candidates, len(task.test), choose)
         if n_missing:
             padded[task.task_id] = n_missing
     return Submission(entries, padded)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arcnb.arc.predictions.prediction_set import PredictionSet, slices
-from arcnb.arc.scores.attempts import N_ATTEMPTS, RULES, Candidate, Rule, certainty
+from arcnb.arc.scores.attempts import N_ATTEMPTS, Candidate, Rule, certainty, rule_of
 from arcnb.arc.scores.intervals import percent, points, share_text
 from arcnb.arc.scores.submission import SUBMISSION_COLUMNS, task_candidates
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError
 from arcnb.search.comparing.sets import pooled
 
 if TYPE_CHECKING:
@@ -134,14 +133,13 @@ def losses(
     """Where the sets, and every two of them pooled, lose points on these tasks. rule: of `attempts.RULES`."""
     import pandas as pd
 
-    if rule not in RULES:
-        raise ArcnbError(f"no rule {rule!r}; there are {', '.join(RULES)}")
+    choose = rule_of(rule)
     ways = pooled(sets)
     found = [
         row
         for task, candidates in _by_task(sets, tasks)
         for way, names in ways.items()
-        for row in _rows(way, task, [one for name in names for one in candidates[name]], RULES[rule], seed)
+        for row in _rows(way, task, [one for name in names for one in candidates[name]], choose, seed)
     ]
     columns = [
         "set",

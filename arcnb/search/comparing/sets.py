@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slices
-from arcnb.arc.scores.attempts import RULES
+from arcnb.arc.scores.attempts import rule_of
 from arcnb.arc.scores.submission import Submission, create_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
@@ -169,8 +169,7 @@ def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
 
 def set_to_submit(sets: Mapping[str, PredictionSet], name: str, rule: str) -> PredictionSet:
     """The set of that name, "" for the first. ArcnbError where there is none, or no such rule."""
-    if rule not in RULES:
-        raise ArcnbError(f"submission_rule {rule!r} does not exist; there are {', '.join(RULES)}")
+    rule_of(rule)
     if name and name not in sets:
         raise ArcnbError(f"submission_set {name!r} is none of the sets{nearest(name, sets)}")
     return sets[name] if name else next(iter(sets.values()))

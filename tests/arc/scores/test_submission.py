@@ -241,7 +241,9 @@ def test_both_ways_of_averaging():
 
 
 def test_defects_are_refused_by_name(tmp_path):
-    with pytest.raises(ArcnbError, match="no rule 'best'; there are train-score, majority, legacy"):
+    with pytest.raises(
+        ArcnbError, match="submission_rule 'best' does not exist; there are train-score, majority, legacy"
+    ):
         create_submission(frame_of([]), [], rule="best")
     with pytest.raises(ArcnbError, match="task t: a prediction has 1 outputs for 1 train and 1 test inputs"):
         create_submission(frame_of([prediction("t", 0, [[[0]]])]), [task("t")])
