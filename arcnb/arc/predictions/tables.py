@@ -71,6 +71,14 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
+def prediction_ids(frame: pd.DataFrame) -> pd.Series:
+    """`Prediction.id` of each row of a frame with KEY_COLUMNS: texts, by the frame's index."""
+    ids = frame[KEY_COLUMNS[0]].astype(str)
+    for name in KEY_COLUMNS[1:]:
+        ids = ids + "/" + frame[name].astype(str)
+    return ids
+
+
 def solving(frame: pd.DataFrame) -> pd.Series:
     """Whether each prediction of a frame is right on train and test; one of unknown scores is not."""
     return frame[["train_is_correct", "test_is_correct"]].astype(float).eq(1).all(axis=1)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arcnb.arc.grids import MAX_SIDE
-from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first, solving
 from arcnb.arc.tasks.task import Task
@@ -79,7 +79,7 @@ def _best(
 ) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]]]:
     import pandas as pd
 
-    columns = ["task_id", "round", "index", "turn", "status", "fingerprint", *RANKING]
+    columns = [*KEY_COLUMNS, "status", "fingerprint", *RANKING]
     frames = [one.read(columns=columns, task_ids=ids).assign(set=name) for name, one in sets.items()]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
@@ -91,7 +91,7 @@ def _best(
     ranked = best_first(frame).sort_values("status", key=lambda status: status != "ok", kind="stable")
     repeated = ranked.duplicated(["task_id", "fingerprint"]) & ranked["fingerprint"].notna()
     chosen = ranked[~repeated].groupby("task_id", sort=False).head(8)
-    keys = list(chosen[["set", "task_id", "round", "index", "turn"]].itertuples(index=False, name=None))
+    keys = list(chosen[["set", *KEY_COLUMNS]].itertuples(index=False, name=None))
     rows = {
         (name, *key): row
         for name, one in sets.items()

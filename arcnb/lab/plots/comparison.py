@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
@@ -37,7 +38,7 @@ _SEARCH = (
     "07_search_and_learn"  # its processes are searches, and its `output` is a folder for each of its arms
 )
 _SAMPLES = ("predictions", "rollouts", "guided", "search")  # folders of a run that hold prediction sets
-_SAMPLE = ["task_id", "round", "index", "turn", "adapter", "n_tokens"]  # what tells one sample from another
+_SAMPLE = [*KEY_COLUMNS, "adapter", "n_tokens"]  # what tells one sample from another
 
 
 def open_runs(references: str = "", names: str = "") -> dict[str, Run]:

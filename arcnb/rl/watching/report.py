@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.scores.intervals import percent, range_text
@@ -248,7 +248,7 @@ class ExampleRollouts:
 
 def example_rollouts(rollouts: PredictionSet, tasks: Mapping[str, Task]) -> ExampleRollouts:
     """The two rollouts that came closest, each of another task, and the first that was truncated."""
-    frame = rollouts.read(columns=["task_id", "round", "index", "turn", "status", "finish_reason", *RANKING])
+    frame = rollouts.read(columns=[*KEY_COLUMNS, "status", "finish_reason", *RANKING])
     best = best_first(frame[frame["status"] == "ok"]).drop_duplicates("task_id").head(2)
     cut = frame[frame["finish_reason"] == "length"].sort_values(["round", "index"], kind="stable").head(1)
     wanted = [

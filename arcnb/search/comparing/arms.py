@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import prediction_ids
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import named_errors
@@ -107,11 +108,10 @@ def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: st
             raise ArcnbError(f"compare: prediction set {path} of {name} holds no predictions of these tasks")
         parts.append(part)
     frame = pd.concat(parts, ignore_index=True)
-    twice = frame.duplicated(["task_id", "round", "index", "turn"])
-    if twice.any():
-        row = frame[twice].iloc[0]
+    ids = prediction_ids(frame)
+    if (twice := ids.duplicated()).any():
         raise ArcnbError(
-            f"compare: {name} holds prediction {row.task_id}/{row['round']}/{row['index']}/{row.turn} twice; "
+            f"compare: {name} holds prediction {ids[twice].iloc[0]} twice; "
             "cut a set that is shared, as in FOLDER[:64]"
         )
     return frame.assign(place=frame.groupby("task_id").cumcount())

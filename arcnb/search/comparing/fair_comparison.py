@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.scores.intervals import (
     holm,
     interval,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIGNIFICANT = 0.05
-_SHARED = ["task_id", "round", "index", "turn", "status", "fingerprint", "n_tokens"]
+_SHARED = [*KEY_COLUMNS, "status", "fingerprint", "n_tokens"]
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def _check_shared(arms: Arms, first: int) -> None:
     for other, frames in others:
         for number, (a, b) in enumerate(zip(reference, frames, strict=True)):
             a, b = (frame.loc[frame["place"] < first, _SHARED].reset_index(drop=True) for frame in (a, b))
-            a, b = (f.sort_values(_SHARED[:4], kind="stable").reset_index(drop=True) for f in (a, b))
+            a, b = (f.sort_values([*KEY_COLUMNS], kind="stable").reset_index(drop=True) for f in (a, b))
             if a.equals(b):
                 continue
             odd = set(a["task_id"]) ^ set(b["task_id"])

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slices
 from arcnb.arc.scores.attempts import rule_of
 from arcnb.arc.scores.submission import Submission, create_submission
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # What tables and curves need. Programs and outputs are left on disk: they are most of a set.
 TABLE_READ = [
-    "task_id", "round", "index", "turn", "adapter", "status", "error_type", "fingerprint", "finish_reason",
+    *KEY_COLUMNS, "adapter", "status", "error_type", "fingerprint", "finish_reason",
     "n_prompt_tokens", "n_tokens",
     "train_pixel_score", "train_correct_grids", "train_is_correct",
     "test_pixel_score", "test_correct_grids", "test_is_correct",

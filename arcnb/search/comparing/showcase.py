@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions.prediction import Prediction
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.predictions.tables import RANKING, best_first
+from arcnb.arc.predictions.tables import RANKING, best_first, prediction_ids
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.machine.files import replaced_file, write_whole
 from arcnb.models.prompts.format import PromptFormat
@@ -37,8 +37,7 @@ def best_predictions(
     ranked = _ranked(predictions, task_ids=task_ids)
     if solved is not None:
         ranked = ranked[ranked["solved"].fillna(False) == solved]
-    names = ["task_id", "round", "index", "turn"]
-    keys = list(ranked.head(n)[names].itertuples(index=False, name=None))
+    keys = list(ranked.head(n)[list(KEY_COLUMNS)].itertuples(index=False, name=None))
     found = predictions.get(keys)
     return [found[key] for key in keys]
 
@@ -54,8 +53,7 @@ def best_programs(sets: Mapping[str, PredictionSet]) -> pd.DataFrame:
     ranked = [_ranked(one, ["program"]).assign(set=name) for name, one in sets.items()]
     frame = pd.concat(ranked).assign(length=lambda f: f["program"].str.len())
     frame = best_first(frame.sort_values("length", kind="stable")).drop_duplicates("task_id")
-    parts = zip(frame["task_id"], frame["round"], frame["index"], frame["turn"], strict=True)
-    frame["prediction"] = ["/".join(map(str, key)) for key in parts]
+    frame["prediction"] = prediction_ids(frame)
     columns = ["task_id", "set", "prediction", "solved", *RANKING, "program"]
     return frame[columns].reset_index(drop=True)
 
@@ -71,7 +69,7 @@ def _ranked(
     predictions: PredictionSet, more: Sequence[str] = (), task_ids: Iterable[str] | None = None
 ) -> pd.DataFrame:
     """The best valid prediction of each task, best first, with the columns of the ranking and "solved"."""
-    columns = ["task_id", "round", "index", "turn", "status", *RANKING, *more]
+    columns = [*KEY_COLUMNS, "status", *RANKING, *more]
     frame = predictions.read(columns, task_ids)
     frame = frame[frame["status"] == "ok"]
     train, test = (frame[name].astype("Float64") == 1 for name in ("train_is_correct", "test_is_correct"))

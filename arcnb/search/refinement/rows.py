@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import KEY_COLUMNS, SCORE_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet, slices
+from arcnb.arc.predictions.tables import prediction_ids
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import COLUMNS
@@ -170,8 +171,7 @@ def _check_sets(sets: Sequence[PredictionSet], fingerprints: Mapping[str, str]) 
         ]
         for wrong, what in problems:
             if wrong.any():
-                id_ = "/".join(str(frame.loc[wrong, name].iloc[0]) for name in KEY_COLUMNS)
-                raise ArcnbError(f"{one.folder}: prediction {id_} {what}")
+                raise ArcnbError(f"{one.folder}: prediction {prediction_ids(frame[wrong]).iloc[0]} {what}")
         if not frame["completion"].astype(bool).any():
             raise ArcnbError(f"prediction set {one.folder} holds no completions: nothing can be rebuilt")
 

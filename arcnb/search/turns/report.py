@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from arcnb.arc.predictions.prediction import KEY_COLUMNS
+from arcnb.arc.predictions.tables import prediction_ids
 from arcnb.search.sampling.report import InferenceReport
 from arcnb.search.turns.budget import first_turns_refined
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 # What `turn_table` needs of a prediction set.
 TURN_READ = [
-    "task_id", "round", "index", "turn", "parent", "status", "fingerprint", "finish_reason", "n_tokens",
+    *KEY_COLUMNS, "parent", "status", "fingerprint", "finish_reason", "n_tokens",
     "train_pixel_score", "train_correct_grids", "train_is_correct", "test_is_correct",
 ]  # fmt: skip
 
@@ -130,10 +132,7 @@ def turn_table(
 
 
 def _by_id(frame: pd.DataFrame) -> pd.DataFrame:
-    ids = frame["task_id"].astype(str)
-    for name in ("round", "index", "turn"):
-        ids = ids + "/" + frame[name].astype(str)
-    return frame.assign(id=ids).drop_duplicates("id").set_index("id")
+    return frame.assign(id=prediction_ids(frame)).drop_duplicates("id").set_index("id")
 
 
 def _solved(frame: pd.DataFrame, *columns: str) -> set[str]:

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import other_versions
 from arcnb.arc.tasks.task import Task
@@ -163,7 +164,7 @@ def _digest(refine_from: PredictionSet, plan: TurnPlan, made: SampledSet) -> str
     ArcnbError for a set without any, or of another version of the tasks."""
     known = {task.task_id: task.fingerprint for task in made.tasks}
     ids = known.keys() | tasks_asked(made.predictions)
-    names = ["task_id", "round", "index", "turn", "task_fingerprint", "status", "fingerprint"]
+    names = [*KEY_COLUMNS, "task_fingerprint", "status", "fingerprint"]
     frame = refine_from.read(columns=names, task_ids=ids)
     frame = frame[(frame["turn"] == 0) & (frame["round"] < plan.first.n_rounds)]
     if frame.empty:
