@@ -9,11 +9,10 @@ from arcnb.errors import ArcnbError
 from arcnb.models.prompts import chat
 from arcnb.models.prompts.rendering import Prompt, render_prompt
 from arcnb.problems.answers import FORMATS
-from arcnb.problems.sets.problem import Problem
+from arcnb.problems.sets.problem import LANGUAGES, Problem
 from arcnb.problems.sets.test_case import TestCase
 
 TEMPLATES = Path(__file__).parent / "templates"
-NAMES = {"python": "Python", "q": "q (kdb+)"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ProblemFormat:
         """The chat and the beginning of the answer."""
         variables = {
             "description": problem.description,
-            "language": NAMES[problem.language],
+            "language": LANGUAGES[problem.language],
             "fence": problem.language,
             "entry_point": problem.entry_point,
             "examples": [_example(test, problem) for test in problem.tests[: self.shown_tests] if test.call],

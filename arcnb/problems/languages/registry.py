@@ -9,6 +9,7 @@ from arcnb.problems.languages.language import Language, TestResult, Trial
 from arcnb.problems.languages.python import PythonLanguage
 from arcnb.problems.languages.q.install import find_q
 from arcnb.problems.languages.q.language import QLanguage
+from arcnb.problems.sets.problem import LANGUAGES
 from arcnb.programs.executor.executor import Executor
 
 
@@ -29,7 +30,7 @@ class Languages(dict[str, Language]):
         elif name == "q":
             self[name] = QLanguage(find_q(), self.executor.limits, self.executor.workers)
         else:
-            raise ArcnbError(f"language {name!r} is not known; there are python, q")
+            raise ArcnbError(f"language {name!r} is not known; there are {', '.join(LANGUAGES)}")
         return self[name]
 
     def run(self, trials: Sequence[Trial]) -> list[Sequence[TestResult]]:

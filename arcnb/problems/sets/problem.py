@@ -24,7 +24,7 @@ from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
 
-LANGUAGES = ("python", "q")
+LANGUAGES = {"python": "Python", "q": "q (kdb+)"}  # as files say it, and as prompts do
 
 
 @dataclass(frozen=True, eq=False)
