@@ -100,7 +100,8 @@ class Prediction:
 
     @property
     def solved(self) -> bool:
-        """Whether the program is right on every grid whose expected output is known."""
+        """Whether the program is right on every grid whose expected output is known; of rows
+        `tables.right_where_known`."""
         return bool(self.train_is_correct) and self.test_is_correct in (None, 1)
 
     @property

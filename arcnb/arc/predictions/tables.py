@@ -80,8 +80,15 @@ def prediction_ids(frame: pd.DataFrame) -> pd.Series:
 
 
 def solving(frame: pd.DataFrame) -> pd.Series:
-    """Whether each prediction of a frame is right on train and test; one of unknown scores is not."""
+    """Whether each prediction of a frame is right on train and test; one of unknown scores is not. Scores
+    count by it; `right_where_known` is the looser sense."""
     return frame[["train_is_correct", "test_is_correct"]].astype(float).eq(1).all(axis=1)
+
+
+def right_where_known(frame: pd.DataFrame) -> pd.Series:
+    """`Prediction.solved` of each row of a frame: right on every grid whose expected output is known, which
+    test outputs need not be. Training goes by it."""
+    return (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
 
 
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,11 +15,10 @@ class Examples(list):
     def _repr_html_(self) -> str:
         cards = []
         for problem, prediction in self:
-            right = prediction.train_is_correct and prediction.test_is_correct
             shares = (prediction.train_correct_grids or 0, prediction.test_correct_grids or 0)
             passed = "{:.0%} of the first tests passed, {:.0%} of the others".format(*shares)
-            why = "" if right else f": {prediction.error_message or passed}"
-            head = f"{'Right' if right else 'Wrong'}, {problem.problem_id}{why}"
+            why = "" if prediction.solved else f": {prediction.error_message or passed}"
+            head = f"{'Right' if prediction.solved else 'Wrong'}, {problem.problem_id}{why}"
             cards.append(
                 f'<p style="white-space:pre-wrap"><b>{html.escape(head)}</b>\n'
                 f"{html.escape(problem.description[:300])}</p>"
@@ -38,8 +37,7 @@ def examples(predictions: PredictionSet, problems: Sequence[Problem], n: int = 4
     right, wrong, seen = [], [], set()
     for prediction in answers:
         if prediction.round == last and prediction.task_id not in seen:
-            solved = prediction.train_is_correct and prediction.test_is_correct
-            chosen = right if solved else wrong
+            chosen = right if prediction.solved else wrong
             if len(chosen) < n // 2:
                 chosen.append((by_id[prediction.task_id], prediction))
                 seen.add(prediction.task_id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.stop_rules import ended_early
-from arcnb.arc.predictions.tables import other_versions
+from arcnb.arc.predictions.tables import other_versions, right_where_known
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
@@ -49,11 +49,10 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
     """The tasks, in order, that some of their samples solve, at most this share of them; for 0 those that no
     sample solves.
 
-    A sample solves a task if its program is right on all train pairs and on all test pairs whose outputs are
-    known. Only first turns count. Tasks without predictions are left out, and for 0 those that early stop
-    ended: more samples of them might have solved them. Raises ArcnbError for predictions of another version
-    of a task, unless for 0 for tasks that early stop ended (their share is too high: see
-    arcnb.arc.predictions.stop_rules), and when no task is left.
+    A sample solves a task by `right_where_known`. Only first turns count. Tasks without predictions are left
+    out, and for 0 those that early stop ended: more samples of them might have solved them. Raises
+    ArcnbError for predictions of another version of a task, unless for 0 for tasks that early stop ended
+    (their share is too high: see arcnb.arc.predictions.stop_rules), and when no task is left.
     """
     frame = predictions.read(columns=_JUDGED)
     frame = frame[(frame["turn"] == 0) & frame["task_id"].isin(tasks.ids)]
@@ -68,8 +67,7 @@ def tasks_solved_at_most(max_solved: float, tasks: TaskSet, predictions: Predict
             "share of their samples that solve them is too high; fill the set up with stop_after=0, or name "
             "another"
         )
-    right = (frame["train_is_correct"] == 1) & (frame["test_is_correct"].fillna(1) == 1)
-    shares = right.groupby(frame["task_id"].astype(object)).mean()
+    shares = right_where_known(frame).groupby(frame["task_id"].astype(object)).mean()
     chosen = shares.index[
         (shares > 0) & (shares <= max_solved) if max_solved else (shares == 0) & ~shares.index.isin(ended)
     ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.arc.predictions.tables import right_where_known
 from arcnb.arc.scores.change import Change, change_over_tasks
 from arcnb.arc.seeds import rng
 
@@ -22,13 +23,11 @@ RIGHT = ("train_is_correct", "test_is_correct")
 
 
 def last_answers(predictions: PredictionSet, columns: Collection[str] = ()) -> pd.DataFrame:
-    """A row an answer, of conversations the last, with these columns and `right`: whether the program is
-    right on every grid whose expected output is known."""
+    """A row an answer, of conversations the last, with these columns and `right`, by `right_where_known`."""
     wanted = dict.fromkeys((*KEY_COLUMNS, *RIGHT, *columns))
     rows = predictions.read(list(wanted)).sort_values("turn", kind="stable")
     rows = rows.drop_duplicates(["round", "task_id", "index"], keep="last")
-    train, test = (rows[name] for name in RIGHT)
-    return rows.assign(right=(train == 1) & (test.isna() | (test == 1)))
+    return rows.assign(right=right_where_known(rows))
 
 
 @dataclass(frozen=True)
