@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcnb.lab.notebooks.files import first_sentence, read_notebook, title_and_purpose
-from arcnb.lab.notebooks.parameters import Declared, Parameter, notebook_parameters
+from arcnb.lab.notebooks.files import read_notebook, title_and_purpose
+from arcnb.lab.notebooks.parameters import Declared, Parameter, first_sentence, notebook_parameters
 from arcnb.lab.workspace.folders import notebooks_folder
 from arcnb.machine.files import write_whole
 from arcnb.plans import Library

@@ -1,7 +1,6 @@
 """Finding and reading notebooks: `03`, `3`, `inference`, `03_inference` or a path."""
 
 import contextlib
-import re
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +91,6 @@ def title_and_purpose(notebook: Any) -> tuple[str, str]:
     text = next((cell["source"] for cell in notebook["cells"] if cell["source"].startswith("# ")), "")
     title, _, rest = text.partition("\n")
     return title.lstrip("# ").strip(), " ".join(rest.strip().split("\n\n")[0].split())
-
-
-def first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s+(?=[A-Z`])", text, maxsplit=1)[0]
 
 
 def cell_titles(notebook: Any) -> list[str]:

@@ -45,7 +45,7 @@ class Parameter:
     @property
     def sentence(self) -> str:
         """The first sentence of the comment, and the unit."""
-        first = re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])", self.comment, maxsplit=1)[0]
+        first = first_sentence(self.comment)
         return f"{first} ({self.unit})" if self.unit else first
 
 
@@ -233,6 +233,11 @@ def _read_cell(source: str, where: str) -> dict[str, Parameter]:
             default, kind = None, kind or "any"
         parameters[name] = Parameter(name, default, kind, _comment_of(statement, comments))
     return parameters
+
+
+def first_sentence(text: str) -> str:
+    """The text up to the first full stop that a capital or a name in backquotes follows."""
+    return re.split(r"(?<=\.)(?<!e\.g\.)\s+(?=[A-Z`])", text, maxsplit=1)[0]
 
 
 def _without_magics(source: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 from arcnb.arc.pictures.palettes import palette_css
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import ERROR_TAG, first_sentence, read_notebook, title_and_purpose
-from arcnb.lab.notebooks.parameters import Declared, notebook_parameters
+from arcnb.lab.notebooks.files import ERROR_TAG, read_notebook, title_and_purpose
+from arcnb.lab.notebooks.parameters import Declared, first_sentence, notebook_parameters
 from arcnb.lab.pages.links import links
 from arcnb.lab.pages.opening import opening_of
 from arcnb.lab.runs import cards

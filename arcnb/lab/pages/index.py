@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks.files import first_sentence, read_notebook, title_and_purpose
+from arcnb.lab.notebooks.files import read_notebook, title_and_purpose
+from arcnb.lab.notebooks.parameters import first_sentence
 from arcnb.lab.pages.export import page_html
 from arcnb.lab.pages.fragments import picture, without_external
 from arcnb.lab.pages.opening import HIGHLIGHTS, opening_of
