@@ -251,7 +251,7 @@ def _tables(tasks, builder: RowBuilder, plan: RowPlan, counts: dict) -> Iterator
     table = RowTable(plan.max_length, counts["too_long"])
     fruitless = 0
     drawn = _learnable(tasks, counts)
-    for rows in builder.rows(drawn, plan.workers, "spawn", min(CHUNK, plan.block_rows)):
+    for rows in builder.rows(drawn, plan.workers, min(CHUNK, plan.block_rows)):
         for row in rows:
             fruitless = 0 if table.add(*row) else fruitless + 1
             if len(table) == plan.block_rows:

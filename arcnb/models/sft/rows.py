@@ -88,7 +88,7 @@ Drawn: TypeAlias = "tuple[int, Task, int]"  # row, task, how often the task was 
 
 @dataclass(frozen=True)
 class RowBuilder:
-    """Makes rows. A plain picklable object, so that worker processes can be forked or spawned. Its text says
+    """Makes rows. A plain picklable object, so that worker processes can have it. Its text says
     what the template holds, which may be edited."""
 
     model: ModelPath
@@ -117,7 +117,6 @@ class RowBuilder:
         self,
         drawn: Iterable[Drawn],
         workers: int = 1,
-        start_method: str | None = None,
         chunk: int = CHUNK,
     ) -> Iterator[list[tuple[str, np.ndarray, int]]]:
         """Chunks of so many rows, in order, made by so many processes."""
@@ -125,7 +124,7 @@ class RowBuilder:
         if workers <= 1:
             yield from map(self, chunks)
             return
-        with ProcessPoolExecutor(workers, shared_context(start_method), only_tokenise) as pool:
+        with ProcessPoolExecutor(workers, shared_context(), only_tokenise) as pool:
             yield from in_order(pool, self, chunks, 3 * workers)
 
 
@@ -175,7 +174,6 @@ def sft_rows(
     max_length: int,
     augment: Callable[[Task, int], Task] | None = None,
     workers: int = 1,
-    start_method: str | None = None,
 ) -> SftRows:
     """Tokenised rows 0..n_rows-1 of the tasks that have a program. ArcnbError when none is left.
 
@@ -189,7 +187,7 @@ def sft_rows(
     table = RowTable(max_length, {})
     drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))
     with progress(None, "tokenising", n_rows, "row") as bar:
-        for rows in builder.rows(drawn, workers, start_method):
+        for rows in builder.rows(drawn, workers):
             for row in rows:
                 table.add(*row)
             bar.update(len(rows))
