@@ -18,10 +18,11 @@ never cut. Engines that cannot start, or die, raise ArcnbError with the cause.
 
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
@@ -194,16 +195,19 @@ class EngineOptions:
     log: Path | None = None
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Base of what `open_backend` returns; also a context manager that closes it.
 
     cancel(key) drops what is still to come, in the running call, for requests with this key (early stop of a
     solved task). use_adapter(adapter) changes the LoRA adapter (or takes it off, None) for the next calls.
     """
 
-    name: str
+    name: str  # a key of BACKENDS
+    model: ModelPath
+    adapter: Path | None  # this and `device`: not of servers, which have their own
+    device: str  # "cuda" or "cpu"
     context: int
-    tokenizer: object
+    tokenizer: Any
 
     @property
     def description(self) -> str:
@@ -212,12 +216,16 @@ class Backend(Protocol):
         what = f"{self.model.name} + adapter {self.adapter}" if self.adapter else self.model.name
         return f"{self.name} {version} ({self.device}): {what}, context {self.context} tokens"
 
+    @abstractmethod
     def generate(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Completion]: ...
 
+    @abstractmethod
     def cancel(self, key: Hashable) -> None: ...
 
+    @abstractmethod
     def use_adapter(self, adapter: str | Path | None) -> None: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
     def __enter__(self):
