@@ -28,7 +28,7 @@ from arcnb.models.merging import merged_model
 from arcnb.models.registry import resolve_adapter, resolve_model
 from arcnb.models.training.log import read_metrics
 from arcnb.models.training.nodes import n_nodes
-from arcnb.models.training.processes import LaunchError, LostError, announce, launch
+from arcnb.models.training.processes import LaunchError, LostError, launch, write_pid
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
 from arcnb.rl.checks.machine import context_of, free_memory_problems
@@ -193,7 +193,7 @@ def main(path: str) -> None:
     plan, tasks, eval_tasks = GrpoPlan.read(Path(path))
     rank = int(os.environ.get("RANK", "0"))
     folder = Path(path).parent
-    announce(folder, rank)
+    write_pid(folder, rank)
     if plan.trainer == "unsloth":
         import unsloth  # noqa: F401  before transformers, which it patches
     elif not plan.samples_by_vllm:

@@ -38,7 +38,7 @@ from arcnb.models.training.log import (
     stop_printing,
 )
 from arcnb.models.training.preemption import Stop, agreed_stop, can_listen, listen, saving_on_signals
-from arcnb.models.training.processes import announce, launch
+from arcnb.models.training.processes import launch, write_pid
 from arcnb.models.training.zero3 import release_recomputed_layers
 
 LAUNCH = "launch"  # folder, under output, of what several processes read; job/ is a scheduler's
@@ -153,7 +153,7 @@ def main(output: Path) -> None:
         from datasets import load_from_disk
 
     folder = output / LAUNCH
-    announce(folder, int(os.environ.get("RANK", "0")))
+    write_pid(folder, int(os.environ.get("RANK", "0")))
     job = json.loads((folder / "launch.json").read_text())
     eval_rows = load_from_disk(folder / "eval_rows") if (folder / "eval_rows").exists() else None
     rows = RowStream(Path(job["stream"])) if job["stream"] else load_from_disk(folder / "rows")

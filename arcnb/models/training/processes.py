@@ -94,7 +94,7 @@ def launch(module: str, arguments: Sequence[str], num_processes: int, log: Path,
     What they print goes to `log` and, line by line, to our own output. When the caller is interrupted they
     get SIGTERM, time to save, then SIGKILL. settings: parallel and
     gradient_accumulation_steps, see `command_line`; environment: variables for them.
-    pids: the folder in which the processes `announce` themselves, where SIGTERM makes them save and end well:
+    pids: the folder in which the processes `write_pid` theirs, where SIGTERM makes them save and end well:
     then they alone are told, and an interrupt that all of them survived counts as their normal end.
     lost: asked all the time; a sentence says that the processes lost what they need, and ends them.
     Returns whether there was one. LaunchError when a process fails, LostError when something is lost that
@@ -154,7 +154,7 @@ def _launched(
     return interrupted
 
 
-def announce(pids: Path, rank: int) -> None:
+def write_pid(pids: Path, rank: int) -> None:
     """Say in the folder `pids` which process this is, and of which machine."""
     write_whole(pids / f"{rank}.pid", f"{socket.gethostname()} {os.getpid()}", synced=False)
 
@@ -168,7 +168,7 @@ def _copy(process: subprocess.Popen, file: TextIO) -> None:
 
 
 def _saved(process: subprocess.Popen, pids: Path, file: TextIO) -> bool:
-    """Ask the announced processes of this machine to save; whether all ended well and in time. What one of
+    """Ask the processes of this machine in `pids` to save; whether all ended well and in time. What one of
     several is told, all agree on."""
     for path in pids.glob("*.pid"):
         host, pid = path.read_text().split()
