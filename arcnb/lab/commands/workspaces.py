@@ -1,4 +1,4 @@
-"""`arcnb init`, `upgrade`, `doctor`: a folder to work in, and whether this machine can."""
+"""`arcnb init`, `upgrade`, `doctor`, `bundle`: a folder to work in, what this machine can, Kaggle."""
 
 import argparse
 import os

@@ -103,7 +103,7 @@ def _encode_all(tokenizer, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def _encode(tokenizer, text: str | list[str]) -> list:
-    # verbose=False: whether a prompt is too long is the backends' business (see generation.fits)
+    # verbose=False: whether a prompt is too long is for arcnb.models.sampling.backends.fits to say
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 

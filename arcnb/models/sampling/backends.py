@@ -205,7 +205,7 @@ class Backend(ABC):
     name: str  # a key of BACKENDS
     model: ModelPath
     adapter: Path | None  # this and `device`: not of servers, which have their own
-    device: str  # "cuda" or "cpu"
+    device: str  # in words
     context: int
     tokenizer: Any
 
