@@ -182,10 +182,6 @@ class PredictionSet:
 
         return {one.key: one for one in records(self._table(FIELD_NAMES, {key[0] for key in wanted}, keep))}
 
-    def done_keys(self) -> set[PredictionKey]:
-        """(task_id, round, index, turn) of every prediction on disk: what a restarted stage leaves out."""
-        return set(_keys(self._table(KEY_COLUMNS)))
-
     def _new_path(self, stem: str) -> Path:
         taken = [int(path.stem[-5:]) for path in self.folder.glob(f"{stem}*.parquet")]
         return self.folder / f"{stem}{1 + max(taken, default=-1):05d}.parquet"

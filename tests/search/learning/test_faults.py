@@ -22,7 +22,7 @@ from arcnb.search.sampling.sampled_set import SampledSet
 from tests.lab.watching import wait_for
 from tests.search.arc_tasks import short_tasks
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import expected_keys, raw_keys
+from tests.search.sampling.test_predict import done_keys, expected_keys, raw_keys
 
 PLAN = RoundPlan(n_predictions=30, per_prompt=3)
 
@@ -62,7 +62,7 @@ def test_shards_run_together_and_one_that_was_killed_is_run_again_alone(tmp_path
     assert victim.exitcode == -signal.SIGKILL, "it was done before the kill"
     other.join(120)
     assert other.exitcode == 0
-    incomplete, others = predictions.done_keys(), {p for p in predictions.parts() if "shard01" not in p.name}
+    incomplete, others = done_keys(predictions), {p for p in predictions.parts() if "shard01" not in p.name}
     assert incomplete < expected_keys(tasks, PLAN)
     again = forked(*shards[1])
     again.join(120)
@@ -94,7 +94,7 @@ def test_a_disk_that_fills_up_ends_the_stage_in_one_sentence_and_it_goes_on_late
         signal.signal(signal.SIGXFSZ, ignored)
     assert 0 < len(predictions) < len(expected_keys(tasks, PLAN))
     run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
-    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+    assert done_keys(predictions) == expected_keys(tasks, PLAN)
 
 
 def test_an_engine_that_fails_for_good_leaves_what_it_made(tmp_path, tokenizer, executor, tasks):
@@ -111,7 +111,7 @@ def test_an_engine_that_fails_for_good_leaves_what_it_made(tmp_path, tokenizer, 
         run(Failing(tokenizer, answer), tasks, predictions, executor)
     assert 30 < len(predictions) <= 70
     run(CannedEngine(tokenizer, answer), tasks, predictions, executor)
-    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+    assert done_keys(predictions) == expected_keys(tasks, PLAN)
 
 
 BROKEN_TEXTS = ["\ud83d", "a\udc80b\x00c", "\ud83d\ude00", "def transform(grid):\n    return '\ud83d'\n```"]
@@ -141,7 +141,7 @@ def test_slow_programs_do_not_hold_up_the_engine(tmp_path, tokenizer, executor, 
     assert written[0] < len(expected_keys(tasks, PLAN)), "the engine had to wait for the programs"
     n_grids = sum(len(task.train) + len(task.test) for task in tasks)
     assert report.program_seconds > 0.01 * n_grids, "it ran once for every task"
-    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+    assert done_keys(predictions) == expected_keys(tasks, PLAN)
 
 
 BYTES_A_ROW = 1000  # the peak goes up by 300 to 550 and levels off; rows that are kept add 2,000 and more

@@ -20,6 +20,7 @@ from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from tests.search.canned_engine import CannedEngine
+from tests.search.sampling.test_predict import done_keys
 
 PLAN = RoundPlan(n_predictions=40, per_prompt=4, seed=1, stop_after=2)
 SAMPLING = Sampling(max_tokens=64)
@@ -92,7 +93,7 @@ def test_the_rows_are_the_same_in_whatever_order_completions_come(
     predictions = PredictionSet(tmp_path / "p")
     backend = engine(tokenizer, tasks, order=order, room=16)
     report = run(backend, tasks, predictions, executor)
-    assert predictions.done_keys() == expected_keys(tasks, 2) < expected_keys(tasks, 0)
+    assert done_keys(predictions) == expected_keys(tasks, 2) < expected_keys(tasks, 0)
     assert report.stopped == len(tasks)
     n_solving = Counter(row.task_id for row in predictions.iter_predictions() if row.train_is_correct)
     assert all(n_solving[task.task_id] >= 2 for task in tasks)
@@ -129,10 +130,10 @@ def test_a_stage_that_breaks_off_goes_on_to_the_same_rows(tmp_path, tokenizer, e
     breaking.generate = broken
     with pytest.raises(Broken):
         run(breaking, tasks, predictions, executor, part_rows=4)
-    left = predictions.done_keys()
+    left = done_keys(predictions)
     assert left < expected_keys(tasks, 2)
     run(engine(tokenizer, tasks, order=5), tasks, predictions, executor)
-    assert predictions.done_keys() == expected_keys(tasks, 2)
+    assert done_keys(predictions) == expected_keys(tasks, 2)
 
 
 def set_of(folder, task, rounds, plan=PLAN):

@@ -15,7 +15,7 @@ from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
 from arcnb.search.sampling.scoring import ScoringThread
 from tests.search.canned_engine import CannedEngine
-from tests.search.sampling.test_predict import expected_keys
+from tests.search.sampling.test_predict import done_keys, expected_keys
 
 PLAN = RoundPlan(n_predictions=12, per_prompt=3)
 HELD = "held back"
@@ -76,10 +76,10 @@ def test_a_slow_program_holds_up_its_own_prompt_and_no_other(tmp_path, tokenizer
 
     others = {key for key in expected_keys(tasks, PLAN) if key[:2] != slow}
     with HoldingExecutor(lambda job: HELD in (job.program or "")) as executor:
-        engine = LettingGo(tokenizer, answer, executor, lambda: predictions.done_keys() == others)
+        engine = LettingGo(tokenizer, answer, executor, lambda: done_keys(predictions) == others)
         report = run(engine, tasks, predictions, executor)
     assert engine.came, "other prompts waited for the slow program"
-    assert report.made == len(predictions.done_keys()) == len(others) + PLAN.per_prompt
+    assert report.made == len(done_keys(predictions)) == len(others) + PLAN.per_prompt
     assert 0 < report.tail_seconds < report.seconds
 
 
@@ -114,7 +114,7 @@ def test_a_program_runs_before_its_prompt_is_whole(tmp_path, tokenizer, tasks):
         )
         run(engine, tasks, predictions, executor)
     assert engine.came, "programs waited for the rest of their prompt"
-    assert predictions.done_keys() == expected_keys(tasks, PLAN)
+    assert done_keys(predictions) == expected_keys(tasks, PLAN)
 
 
 def test_what_is_dropped_makes_room_and_is_not_written(tmp_path, tasks, monkeypatch):
@@ -135,7 +135,7 @@ def test_what_is_dropped_makes_room_and_is_not_written(tmp_path, tasks, monkeypa
             put(5, 1)
             put(5, 0)
             put(6, 0)  # never whole
-    assert predictions.done_keys() == {(task.task_id, 5, 0, 0), (task.task_id, 5, 1, 0)}
+    assert done_keys(predictions) == {(task.task_id, 5, 0, 0), (task.task_id, 5, 1, 0)}
 
 
 def test_rows_are_the_same_in_whatever_order_the_verdicts_come(tmp_path, tokenizer, tasks):
