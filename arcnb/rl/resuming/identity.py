@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from arcnb.errors import some
-from arcnb.models.lora.compatibility import adapted_modules, weights_digest
+from arcnb.models.lora.compatibility import adapted_modules, adapter_settings, weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 from arcnb.models.training.checkpoints import STATE, plain_difference, refuse_differences, step_of
 from arcnb.rl.plan.grpo import GrpoPlan
@@ -123,8 +123,8 @@ def run_notes(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence, adapter: Pa
 
 
 def adapter_shape(adapter: Path) -> dict:
-    """r, lora_alpha, use_rslora, target_modules of an adapter folder."""
-    config = json.loads((Path(adapter) / "adapter_config.json").read_text())
+    """r, lora_alpha, use_rslora, target_modules of an adapter folder. ArcnbError where it is none."""
+    config = adapter_settings(Path(adapter))
     return {
         "r": config["r"],
         "lora_alpha": config["lora_alpha"],
