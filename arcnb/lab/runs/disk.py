@@ -112,7 +112,7 @@ def remove(run: Run) -> None:
 def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
 

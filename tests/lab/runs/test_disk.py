@@ -213,6 +213,12 @@ def test_runs_of_other_versions_are_named_and_still_protect(runs_root, capsys):
     assert list_runs() == []
 
 
+def test_a_manifest_nested_without_end_points_to_nothing(runs_root):
+    mother, other = run_with("mother"), run_with("other")
+    (other.path / "manifest.json").write_text('{"parents":' * 100_000)
+    assert disk.pointers([mother, other]) == {}
+
+
 def test_a_name_that_is_taken(notebook, capsys):
     run = run_with("mine")
     path = notebook("run.record({})")
