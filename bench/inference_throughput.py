@@ -57,7 +57,8 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
-from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
+from arcnb.synth.rearc.programs import rearc_ids
+from arcnb.synth.rearc.tasks import rearc_program
 
 SOURCES = ("arc-agi-1/training", "arc-agi-1/evaluation", "arc-agi-2/training", "arc-agi-2/evaluation")
 LLAMA_8B = {

@@ -36,10 +36,10 @@ from arcnb.synth import generators as _registers_all  # noqa: F401
 from arcnb.synth.barc_tasks import barc_tasks
 from arcnb.synth.ladder import LADDERS, ladder_tasks
 from arcnb.synth.rearc.augmented import P_PLAIN, augmented_task
+from arcnb.synth.rearc.programs import rearc_ids
 from arcnb.synth.rearc.tasks import (
     DEFAULT_MAX_CELLS,
     original_task,
-    rearc_ids,
     rearc_task,
     reproduced_ids,
 )

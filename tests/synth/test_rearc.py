@@ -22,9 +22,9 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.libraries import rearc_dsl
 from arcnb.synth.rearc.augmented import FreshAugmentations, augmented_task
+from arcnb.synth.rearc.programs import rearc_ids
 from arcnb.synth.rearc.tasks import (
     UNREPRODUCED,
-    rearc_ids,
     rearc_input,
     rearc_program,
     rearc_task,
@@ -83,7 +83,8 @@ def test_program_solves_its_generated_task(task_id):
 def test_examples_repeat_under_another_hash_seed():
     code = (
         "import json, sys\n"
-        "from arcnb.synth.rearc.tasks import rearc_ids, rearc_task\n"
+        "from arcnb.synth.rearc.programs import rearc_ids\n"
+        "from arcnb.synth.rearc.tasks import rearc_task\n"
         "print(json.dumps([rearc_task(t, 3, 0, 2, max_cells=9000).fingerprint for t in rearc_ids()[::8]]))\n"
     )
     environment = os.environ | {"PYTHONHASHSEED": "4242"}

@@ -23,7 +23,7 @@ import numpy as np
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
-from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
+from arcnb.synth.rearc.programs import rearc_ids, rewritten_verifier
 
 P_PLAIN = 0.25  # share of a training set's tasks that keep their orientation and colors
 
@@ -103,7 +103,7 @@ class FreshAugmentations:
 def _own_program(task: Task) -> str | None:
     """The package's program of the task's original, where the task has that very text."""
     original = task.meta.get("original")
-    own = rewritten_verifier(original) if original in verifier_ids() else None
+    own = rewritten_verifier(original) if original in rearc_ids() else None
     return own if own == task.program else None
 
 

@@ -32,8 +32,8 @@ _LITERALS = {
 
 
 @cache
-def verifier_ids() -> tuple[str, ...]:
-    """Task ids with a verifier, sorted (the 400 ARC-AGI-1 training tasks)."""
+def rearc_ids() -> tuple[str, ...]:
+    """The ids of all tasks, sorted: the 400 of arc-agi-1/training."""
     return tuple(sorted(_verifier_trees()))
 
 

@@ -21,7 +21,7 @@ from arcnb.arc.tasks.task import Pair, Task
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.programs.libraries.rearc_dsl import load_rearc_module
-from arcnb.synth.rearc.programs import rewritten_verifier, verifier_ids
+from arcnb.synth.rearc.programs import rearc_ids, rewritten_verifier
 from arcnb.synth.rules import NoExample
 from arcnb.synth.splits import draw_n_train
 
@@ -43,11 +43,6 @@ UNREPRODUCED = {
     "a8d7556c": "train 2: error in the original data, two cells left unfilled (RE-ARC corrects it)",
     "e5062a87": "train 0 and 1: errors in the original data, one shape position each (RE-ARC corrects them)",
 }
-
-
-def rearc_ids() -> tuple[str, ...]:
-    """The 400 task ids, sorted."""
-    return verifier_ids()
 
 
 def rearc_program(task_id: str) -> str:
@@ -216,5 +211,5 @@ def _functions(task_id: str) -> tuple:
 
 
 def _check_id(task_id: str) -> None:
-    if task_id not in verifier_ids():
+    if task_id not in rearc_ids():
         raise ArcnbError(f"RE-ARC has no task {task_id!r}; it has the ids of arc-agi-1/training")

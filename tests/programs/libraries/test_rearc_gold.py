@@ -14,7 +14,8 @@ from arcnb.programs.executor.limits import Limits
 from arcnb.programs.judging import judge
 from arcnb.rl.rewards.rollout import Scores
 from arcnb.rl.rewards.schemes import reward_scheme
-from arcnb.synth.rearc.tasks import rearc_ids, rearc_program
+from arcnb.synth.rearc.programs import rearc_ids
+from arcnb.synth.rearc.tasks import rearc_program
 
 # Task -> partitions that the verifier gets wrong. Four of them correct errors of the original data.
 EXCEPTIONS = {
