@@ -106,6 +106,12 @@ class Task:
         return [pair.input for pair in (*self.train, *self.test)]
 
     @property
+    def grids(self) -> list[Grid]:
+        """All known grids: input and output of each pair, train before test."""
+        pairs = (*self.train, *self.test)
+        return [grid for pair in pairs for grid in (pair.input, pair.output) if grid is not None]
+
+    @property
     def named_pairs(self) -> list[tuple[str, Grid, Grid | None]]:
         """("train 0", input, output), ..., as `arcnb.arc.pictures.figures` draws them."""
         parts = (("train", self.train), ("test", self.test))

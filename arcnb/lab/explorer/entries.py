@@ -66,12 +66,8 @@ def entries(tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = No
 
 
 def _facts(task: Task) -> tuple[int, frozenset[int]]:
-    grids = [
-        grid for pair in (*task.train, *task.test) for grid in (pair.input, pair.output) if grid is not None
-    ]
-    return max(max(grid.shape) for grid in grids), frozenset(
-        value for grid in grids for value in set(grid.flat)
-    )
+    colors = frozenset(value for grid in task.grids for value in set(grid.flat))
+    return max(max(grid.shape) for grid in task.grids), colors
 
 
 def _best(

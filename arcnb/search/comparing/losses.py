@@ -177,9 +177,8 @@ def _by_task(
 def _rows(way: str, task: Task, candidates: Sequence[Candidate], rule: Rule, seed: int) -> Iterator[tuple]:
     best = max((one.train_score for one in candidates), default=0.0)
     length = min((len(one.program) for one in candidates if one.train_score == best), default=0)
-    pairs = [grid for pair in (*task.train, *task.test) for grid in (pair.input, pair.output)]
-    shown = [grid for grid in pairs if grid is not None]
-    side, colors = max(max(grid.shape) for grid in shown), len({int(v) for grid in shown for v in grid.flat})
+    side = max(max(grid.shape) for grid in task.grids)
+    colors = len({int(v) for grid in task.grids for v in grid.flat})
     halves = rng(seed, "halves", way, task.task_id).random((HALVES, len(candidates))) < 0.5
     for test, pair in enumerate(task.test):
         if pair.output is None:
