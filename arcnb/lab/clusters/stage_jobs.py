@@ -19,11 +19,11 @@ from arcnb.lab.clusters.submitting import (
     job_texts,
     note_task,
     show,
-    stamp,
     submit_job,
     write_job,
 )
 from arcnb.lab.runs import provenance
+from arcnb.lab.runs.manifest import stamp
 from arcnb.lab.runs.queueing import foreseen_run, queue_run, withdraw
 from arcnb.lab.runs.run import Run, made_folder, runs_root
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -124,7 +123,3 @@ def note_task(
 def show(texts: Mapping[Path, str]) -> None:
     for path, text in texts.items():
         print(f"==> {path}\n{text}")
-
-
-def stamp() -> str:
-    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

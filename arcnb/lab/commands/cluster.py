@@ -23,6 +23,7 @@ from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.manifest import stamp
 from arcnb.lab.runs.run import Run, check_name, run_name
 from arcnb.machine.processes import is_alive
 
@@ -47,7 +48,7 @@ def submit(options: argparse.Namespace) -> int:
         runs = [member.run for member in planned.members]
         notebook = files.find_notebook(options.notebook)
         fresh = [run for run in runs if run.path not in before]
-        folder = planned.folder / "jobs" / submitting.stamp()
+        folder = planned.folder / "jobs" / stamp()
 
         def undo() -> None:
             shutil.rmtree(folder, ignore_errors=True)

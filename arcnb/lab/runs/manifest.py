@@ -74,6 +74,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def stamp() -> str:
+    """The time in UTC as folders are named after it, to the second."""
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+
+
 def seconds_between(start: str, end: str) -> float:
     """0 where the clock was set back between the two."""
     return max(0.0, round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 3))

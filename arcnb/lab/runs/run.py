@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from arcnb.lab.runs.manifest import (
     plain,
     read_manifest,
     seconds_between,
+    stamp,
     write_manifest,
 )
 from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
@@ -235,7 +235,7 @@ def fresh_attempt(owner: str) -> dict[str, Any]:
 
 def folder_of(name: str) -> Path:
     """The folder of a run that is made now, unless another one of its name is made in the same second."""
-    return runs_root() / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{name}"
+    return runs_root() / f"{stamp()}-{name}"
 
 
 def _new_folder(name: str) -> Path:
