@@ -67,9 +67,13 @@ def command_line(
     used where they name none, on a CPU.
     """
     if num_processes == 1:
-        return [sys.executable, "-P", "-m", module, *arguments]
+        return _alone(module, arguments)
     words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
     return launcher(ONE_NODE, words)
+
+
+def _alone(module: str, arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def _words(
@@ -129,7 +133,7 @@ def _launched(
     else:
         words = _words(module, arguments, num_processes, parallel, gradient_accumulation_steps)
     with together(words, defaults | given, nodes) as meeting, open(log, "a") as file:
-        command = launcher(meeting, words) if words else [sys.executable, "-P", "-m", module, *arguments]
+        command = launcher(meeting, words) if words else _alone(module, arguments)
         process = started(command, defaults | os.environ | given)
         others, began = Others(meeting, lost), file.tell()
         try:
