@@ -179,11 +179,11 @@ def index_of_record(data: bytes | bytearray, at: int = 0) -> int:
     return _INDEX.unpack_from(data, at)[0]
 
 
-def restamp(data: bytearray, index: int, seconds: float, cpu_seconds: float, memory_mb: float) -> bytes:
-    """A child's record with the index and the measurements that its parent vouches for."""
+def restamp(data: bytearray, seconds: float, cpu_seconds: float, memory_mb: float) -> bytes:
+    """A child's record as the first of its task, with the measurements that its parent vouches for."""
     size, _, code, n_outputs, line, _, _, _, n_kind, n_message = RECORD.unpack_from(data)
     RECORD.pack_into(
-        data, 0, size, index, code, n_outputs, line, seconds, cpu_seconds, memory_mb, n_kind, n_message
+        data, 0, size, 0, code, n_outputs, line, seconds, cpu_seconds, memory_mb, n_kind, n_message
     )
     return bytes(data)
 

@@ -66,7 +66,7 @@ class Forks:
         peak = max(0.0, usage.ru_maxrss / 1024 - self.idle_mb)
         if verdict is None:
             if wire.is_framed(data) and wire.is_verdict(data):
-                return wire.restamp(data, 0, wall, cpu, peak)
+                return wire.restamp(data, wall, cpu, peak)
             verdict = death(status, len(data), cpu, orders.seconds)
         kind, error_type, message = verdict
         return wire.encode_record(0, kind, (), error_type, message, None, wall, cpu, peak)
