@@ -21,6 +21,7 @@ from arcnb.arc.seeds import rng
 from arcnb.rl.plan.settings import Learner
 from arcnb.rl.trainer.choice import drawn_evenly, most_spread, silent
 from arcnb.rl.trainer.ratios import correction, old_log_probs, share_of_sampler
+from arcnb.rl.watching.sampler_gap import POLICY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 # Losses that divide by the number of completions; the others divide by the number of trained tokens.
 BY_COMPLETION = ("grpo", "dr_grpo", "sapo", "luspo")
 TRLS = ("sampling/sampling_logp_difference/", "sampling/importance_sampling_ratio/")
-POLICY = "policy_per_token_logps"  # column of a batch: log-probabilities that its last loss had, no gradient
 
 
 @dataclass

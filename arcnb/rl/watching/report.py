@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from arcnb.arc.predictions.prediction import KEY_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
+from arcnb.arc.scores.change import NORMAL
 from arcnb.arc.scores.intervals import percent, range_text
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import number_of
@@ -221,7 +222,7 @@ def _with_interval(row: dict) -> str:
     rate, error = row["held_out/pass@1"], row.get("held_out/pass@1_error")
     if error is None:
         return percent(rate)
-    low, high = max(0.0, rate - 1.96 * error), min(1.0, rate + 1.96 * error)
+    low, high = max(0.0, rate - NORMAL * error), min(1.0, rate + NORMAL * error)
     return f"{percent(rate)} (95% interval {range_text(low, high)})"
 
 

@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+# Column of a batch: log-probabilities that its last loss had, without gradient.
+POLICY = "policy_per_token_logps"
+
 
 @dataclass
 class SamplerGap:
@@ -83,7 +86,7 @@ def measuring(trainer_class: type) -> type:
             loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             # The policy's own of the loss where it made no pass of old ones (arcnb.rl.trainer.lean).
             sampler, old = inputs.get("sampling_per_token_logps"), inputs.get("old_per_token_logps")
-            learner = inputs.get("policy_per_token_logps", old)
+            learner = inputs.get(POLICY, old)
             if self.model.training and sampler is not None and learner is not None:
                 self.sampler_gap = self.sampler_gap or SamplerGap()
                 self.sampler_gap.add(
