@@ -39,7 +39,6 @@ from arcnb.values import (
     choices,
     fits,
     range_problem,
-    unknown,
 )
 
 MORE = "more"  # the parameter that holds options without a line in the parameters cell
@@ -291,7 +290,9 @@ def fitting(
         case KeysOf(others=reader) if reader:
             resolve_name(reader)(found)
         case _:
-            refuse(unknown(name, found, choices(within)))
+            known = choices(within)  # where none are known every value will do
+            if known and found not in known:
+                raise ArcnbError(f"{name}={found!r} does not exist; there are {', '.join(map(str, known))}")
     return found
 
 

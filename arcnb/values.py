@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -204,12 +204,6 @@ def meanings(within: Within) -> dict[str, str]:
         return {}
     told = {name: (one.__doc__ or "").split("\n\n")[0] for name, one in found.items()}
     return {name: " ".join(text.split()) for name, text in told.items()} if all(told.values()) else {}
-
-
-def unknown(option: str, value: Any, known: Collection) -> list[str]:
-    """A sentence for a value that is none of those known; where none are known every one will do."""
-    there = ", ".join(map(str, known))
-    return [f"{option}={value!r} does not exist; there are {there}"] if known and value not in known else []
 
 
 def split_unquoted(text: str, separator: str, most: int = -1) -> list[str]:
