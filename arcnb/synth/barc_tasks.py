@@ -8,6 +8,7 @@ becomes `transform`, and the input generator is left out), or the code of the la
 Kept and split as BARC's reinforcement-learning sets were: at least 3 examples; the number of train pairs as
 in ARC; one test pair; pairs drawn without replacement, again up to 10 times while their cells exceed 4,500.
 Beyond that: a seed, no pair twice, no tasks that change nothing, provenance in `meta`, everything counted.
+A row that has a pair of a reserved task is reserved (`meta`), whichever of its pairs are drawn.
 """
 
 import ast
@@ -25,7 +26,7 @@ from arcnb.machine.reading import read_rows, unpacked
 from arcnb.programs.checks import static_checks
 from arcnb.programs.extraction import extract_program
 from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow, source_of
-from arcnb.synth.splits import draw_n_train
+from arcnb.synth.splits import draw_n_train, is_held_out
 from arcnb.synth.validation.reports import TaskReport
 
 MIN_EXAMPLES = 3
@@ -77,6 +78,8 @@ def _task(path: Path, index: int, row: Mapping, examples: list, seed: int) -> tu
         return "too large", None
     program = _program(row)
     meta = {"file": path.name, "row": index, "seed": seed}
+    if is_held_out(Task("", (), tuple(pairs))):  # each might have been drawn as the test pair
+        meta["reserved"] = True
     if program is not None:
         meta["program_sha256"] = hashlib.sha256(program.encode()).hexdigest()
     *train, test = drawn

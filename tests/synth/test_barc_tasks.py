@@ -6,9 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.barc_tasks import barc_tasks, transform_of_source
 from arcnb.synth.sources import build_tasks
+from arcnb.synth.splits import HELD_OUT_TRAINING, is_held_out, trainable_tasks
 from arcnb.synth.validation.reports import TaskReport
 from tests.arc.golden_grids import cases
 
@@ -129,6 +131,26 @@ def test_duplicate_tasks_and_pairs_are_dropped(tmp_path):
         inputs = [pair.input.tobytes() for pair in (*task.train, *task.test)]
         assert len(set(inputs)) == len(inputs) == 3
     assert report.rejected["duplicate"] + len(tasks) == 3
+
+
+@pytest.mark.parametrize("n_others", [0, 25])
+def test_a_row_of_a_reserved_task_is_reserved_whatever_is_drawn(tmp_path, n_others):
+    """Also where its own pairs are few beside others, and are not drawn."""
+    tasks = list(load_tasks("arc-agi-1/training").subset(HELD_OUT_TRAINING[:8]))
+    tasks += load_tasks("arc-agi-1/evaluation")[:8]
+    rows = [
+        {"examples": [[p.input.tolist(), p.output.tolist()] for p in (*one.train, *one.test)]}
+        for one in tasks
+    ]
+    for number, row in enumerate(rows):
+        row["examples"] += flips(n_others, side=4, offset=number)
+    path = write(tmp_path / "a.jsonl", [*rows, {"examples": flips(9, 5)}])
+    for seed in range(3):
+        *reserved, other = barc_tasks(path, seed)
+        assert len(reserved) > 12, "some are too large"
+        assert not is_held_out(other)
+        with pytest.raises(ArcnbError, match=f"all of its {len(reserved)} tasks are reserved"):
+            trainable_tasks(TaskSet("rows", tuple(reserved)))
 
 
 def test_the_seed_decides_the_draw(tmp_path):

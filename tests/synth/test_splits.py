@@ -76,7 +76,29 @@ def test_held_out_tasks_are_known_turned_recolored_and_in_another_order():
         assert is_held_out(Task("mine", turned.train[::-1], turned.test))
         assert is_held_out(Task("mine", (*turned.test, *turned.train[1:]), turned.train[:1]))
         assert is_held_out(Task("mine", turned.train, tuple(replace(p, output=None) for p in turned.test)))
-        assert not is_held_out(Task("mine", turned.train[1:], turned.test))
+        swapped = [replace(pair, input=pair.output, output=pair.input) for pair in turned.train]
+        assert is_held_out(Task("mine", tuple(swapped), turned.test))
+
+
+def test_a_part_of_a_held_out_tasks_pairs_is_known_and_a_chance_pair_is_not():
+    """Part of the pairs teaches the rule; one pair among many is what unlike tasks share by chance."""
+    held_out = load_tasks("arc-agi-1/training")[HELD_OUT_TRAINING[0]]
+    other = load_tasks("arc-agi-1/training")[training_split().trainable[0]]
+    assert is_held_out(Task("mine", held_out.train[1:], held_out.test)), "one pair less"
+    assert is_held_out(Task("mine", held_out.train[:-1], held_out.train[-1:])), "its train pairs alone"
+    assert is_held_out(Task("mine", (*held_out.train, held_out.train[0]), held_out.test)), "one pair twice"
+    assert is_held_out(Task("mine", other.train[:3], held_out.train[:1])), "its pair is to be solved"
+    assert is_held_out(Task("mine", (*other.train[:1], *held_out.train[:2]), other.test)), "half of its pairs"
+    assert not is_held_out(Task("mine", (*other.train[:3], held_out.train[0]), other.test))
+    assert not is_held_out(replace(other, task_id="mine"))
+
+
+def test_unlike_tasks_are_not_known():
+    """Of the trainable tasks, named otherwise, two share half of their pairs with evaluation tasks."""
+    ids = training_split().trainable
+    tasks = [replace(one, task_id="mine") for one in load_tasks("arc-agi-1/training").subset(ids)]
+    alike = [id_ for id_, task in zip(ids, tasks, strict=True) if is_held_out(task)]
+    assert alike == ["40853293", "caa06a1f"]
 
 
 def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
