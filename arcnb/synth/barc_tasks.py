@@ -38,7 +38,7 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
     """The tasks of a file, one for each usable row, in the file's order.
 
     Rejections counted in `report`: `few examples` (fewer than 3 valid, different ones), `too large`,
-    `identity`, `duplicate` (same grids as an earlier task), `unreadable` (no object with `examples`).
+    `identity`, `duplicate` (the examples of an earlier task's row), `unreadable` (no object with `examples`).
     A program that does not parse is left out, its task kept and counted in `programs_dropped`.
     ArcnbError for a file of another kind, one that is damaged, or when its first row has no `examples`.
     """
@@ -56,19 +56,21 @@ def barc_tasks(path: str | Path, seed: int = 0, report: TaskReport | None = None
                 raise
             report.reject("unreadable", path.name)
             continue
-        reason, task = _task(path, index, row, examples, seed)
-        if task is not None and task.fingerprint in fingerprints:
+        pairs = _pairs(examples)
+        fingerprint = _fingerprint(pairs)  # before pairs are drawn, each row in its own way
+        if fingerprint in fingerprints:
             reason, task = "duplicate", None
+        else:
+            reason, task = _task(path, index, row, pairs, seed)
         if task is None:
             report.reject(reason, path.name)
             continue
-        fingerprints.add(task.fingerprint)
+        fingerprints.add(fingerprint)
         report.programs_dropped += task.program is None and _has_code(row)
         yield task
 
 
-def _task(path: Path, index: int, row: Mapping, examples: list, seed: int) -> tuple[str, Task | None]:
-    pairs = _pairs(examples)
+def _task(path: Path, index: int, row: Mapping, pairs: list[Pair], seed: int) -> tuple[str, Task | None]:
     if len(pairs) < MIN_EXAMPLES:
         return "few examples", None
     if all(np.array_equal(pair.input, pair.output) for pair in pairs):
@@ -97,6 +99,12 @@ def _pairs(examples: list) -> list[Pair]:
             continue
         found.setdefault((pair.input.shape, pair.input.tobytes()), pair)
     return list(found.values())
+
+
+def _fingerprint(pairs: list[Pair]) -> str:
+    """The same for these pairs in any order."""
+    each = sorted(Task("", (pair,), ()).fingerprint for pair in pairs)
+    return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
 def _draw(pairs: list[Pair], rng: np.random.Generator) -> list[Pair] | None:

@@ -122,15 +122,16 @@ def test_tasks_are_kept_up_to_the_references_size(tmp_path, case):
     assert sorted(sizes) == (sorted(case["args"]["shapes"]) if kept else [])
 
 
-def test_duplicate_tasks_and_pairs_are_dropped(tmp_path):
-    row = {"examples": flips(3)}
-    doubled = {"examples": flips(3) + flips(3)}
+def test_duplicate_rows_and_pairs_are_dropped(tmp_path):
+    """Of six pairs some are drawn, of every row others: rows are compared before."""
+    pairs = flips(6)
+    rows = [{"examples": examples} for examples in (pairs, pairs, pairs[::-1], pairs + pairs, flips(6, 4))]
     report = TaskReport()
-    tasks = list(barc_tasks(write(tmp_path / "a.jsonl", [row, row, doubled]), seed=0, report=report))
-    for task in tasks:
-        inputs = [pair.input.tobytes() for pair in (*task.train, *task.test)]
-        assert len(set(inputs)) == len(inputs) == 3
-    assert report.rejected["duplicate"] + len(tasks) == 3
+    tasks = list(barc_tasks(write(tmp_path / "a.jsonl", rows), seed=0, report=report))
+    assert [task.meta["row"] for task in tasks] == [0, 4]
+    assert report.rejected == {"duplicate": 3}
+    [doubled] = barc_tasks(write(tmp_path / "b.jsonl", [{"examples": flips(3) + flips(3)}]))
+    assert len({pair.input.tobytes() for pair in (*doubled.train, *doubled.test)}) == 3
 
 
 @pytest.mark.parametrize("n_others", [0, 25])
