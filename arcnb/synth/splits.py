@@ -27,6 +27,13 @@ TRAIN_PAIR_COUNTS = {2: 355, 3: 1281, 4: 433, 5: 123, 6: 43, 7: 17, 8: 6, 10: 2}
 
 # Families of the DSL's task generators that never enter training data (evaluation loss is measured on them).
 HELD_OUT_FAMILIES = ("sorting", "partitions")
+# Their generators, whose module is beyond this one.
+HELD_OUT_GENERATORS = (
+    *("choose_part", "part_at", "overlay_parts", "odd_part_out"),
+    *("summary_of_parts", "color_parts_by_count", "reverse_parts"),
+    *("sort_rows_by_length", "sort_columns_by_length", "colors_by_area"),
+    *("colors_by_position", "colors_by_count", "stack_objects_in_order", "recolor_by_rank"),
+)
 
 
 class TrainingSplit(NamedTuple):
@@ -86,7 +93,9 @@ class Known:
 def _measures(pair: Pair) -> list[str]:
     """Of each grid what no turn and no change of colors alters: sides and counts of colors, sorted."""
     grids = (grid for grid in (pair.input, pair.output) if grid is not None)
-    return [f"{sorted(grid.shape)}{sorted(filter(None, np.bincount(grid.ravel()).tolist()))}" for grid in grids]
+    return [
+        f"{sorted(grid.shape)}{sorted(filter(None, np.bincount(grid.ravel()).tolist()))}" for grid in grids
+    ]
 
 
 def _key(pair: Pair) -> str:
@@ -119,28 +128,47 @@ def _text(facts: Mapping, name: str) -> str | None:
 
 
 def _names(facts: Mapping) -> set[str | None]:
-    """The id of a task, and those of the tasks that it was made of."""
-    return {_text(facts, name) for name in ("task_id", "original", "real")}
+    """The id of a task, and those of the tasks that it was made of: an id of RE-ARC holds the original's,
+    which a file of ARC JSON keeps, and `meta` it does not."""
+    named = {_text(facts, name) for name in ("task_id", "original", "real")}
+    made = (re.fullmatch(r"rearc_([0-9a-f]{8})_\d+_\d+", name or "") for name in named)
+    return named | {match[1] for match in made if match}
+
+
+def _is_of_family(facts: Mapping) -> bool:
+    """Whether it is a task of a reserved family, which the id of a generated one tells, too."""
+    made = re.fullmatch(r"dsl_(\w+)_\d+_\d+", _text(facts, "task_id") or "")
+    return _text(facts, "family") in HELD_OUT_FAMILIES or (
+        made is not None and made[1] in HELD_OUT_GENERATORS
+    )
 
 
 def is_held_out(task: Task | Mapping) -> bool:
     """Whether a task is reserved: by its id, the id of the task it was made of, its family, or its content.
 
     task: or a row about one, with `task_id` and perhaps `task_fingerprint`; what a row says of itself in
-    `reserved` is taken for true, and of a task's `meta` that it is. Other data have such tasks, too: ARC-AGI-2's training set 376 of ARC-AGI-1's
-    evaluation set and 77 of the 80, most with other pairs. One trainable task has an evaluation task's
-    content; it stays trainable. ArcnbError for a row that names a task by something else than text.
+    `reserved` is taken for true, and of a task's `meta` that it is. What is reserved by one of these is,
+    whatever trainable task it names as well; but two trainable tasks share pairs with evaluation tasks, and
+    stay trainable under their names. Other data have such tasks, too: ARC-AGI-2's training set 376 of
+    ARC-AGI-1's evaluation set and 77 of the 80, most with other pairs. ArcnbError for a row that names a task
+    by something else than text.
     """
     facts = _facts(task)
     if facts.get("reserved") is not None:
         return bool(facts["reserved"])
     ids, known = _never_trained()
     named = _names(facts)
-    if not named.isdisjoint(training_split().trainable):
-        return False
-    if not named.isdisjoint(ids) or _text(facts, "family") in HELD_OUT_FAMILIES:
+    if not named.isdisjoint(ids) or _is_of_family(facts):
         return True
-    return known.has(task)
+    return known.has(task) and not any(one.has(task) for one in map(_trainable, named) if one)
+
+
+@cache
+def _trainable(name: str | None) -> Known | None:
+    """A trainable task, known by its content; None for another name."""
+    if name not in training_split().trainable:
+        return None
+    return Known.of([load_tasks("arc-agi-1/training")[name]])
 
 
 @dataclass(frozen=True)

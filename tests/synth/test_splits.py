@@ -9,11 +9,13 @@ import pytest
 
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth.rearc.tasks import rearc_task
-from arcnb.synth.sources import rule_task  # with the generators
+from arcnb.synth.sources import GENERATORS, rule_task
 from arcnb.synth.splits import (
+    HELD_OUT_FAMILIES,
+    HELD_OUT_GENERATORS,
     HELD_OUT_TRAINING,
     LeftOut,
     draw_n_train,
@@ -110,6 +112,34 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     )
     assert is_held_out({"task_id": "mine", "reserved": True})
     assert not is_held_out({"task_id": "mine", "reserved": None})
+
+
+def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path):
+    """ARC JSON drops `meta`."""
+    reserved = [rearc_task(HELD_OUT_TRAINING[0], seed=0, index=0), rule_task("choose_part", seed=0, index=0)]
+    trainable = [rearc_task(training_split().trainable[0], 0, 0), rule_task("mirror_out", seed=0, index=0)]
+    read = load_tasks(write_tasks([*reserved, *trainable], tmp_path / "tasks.json"))
+    assert not any(task.meta for task in read)
+    assert trainable_tasks(read).ids == [task.task_id for task in trainable]
+    assert is_held_out({"task_id": "mine", "real": reserved[0].task_id})
+    left_out = LeftOut.of(False, read[2:3])
+    assert left_out({"task_id": training_split().trainable[0]})
+
+
+def test_generators_of_reserved_families_are_written_down():
+    of_families = [one.name for one in GENERATORS.values() if one.family in HELD_OUT_FAMILIES]
+    assert sorted(HELD_OUT_GENERATORS) == sorted(of_families)
+
+
+def test_what_is_reserved_is_whatever_trainable_task_it_names():
+    held_out = load_tasks("arc-agi-1/training")[HELD_OUT_TRAINING[0]]
+    trainable = training_split().trainable[0]
+    assert is_held_out(replace(held_out, task_id=trainable)), "by its content"
+    assert is_held_out({"task_id": trainable, "task_fingerprint": held_out.fingerprint})
+    made = load_tasks("arc-agi-1/training")[trainable]
+    assert is_held_out(replace(made, meta={"original": trainable, "real": held_out.task_id}))
+    for name in ("40853293", "caa06a1f"):  # which have pairs of evaluation tasks
+        assert not is_held_out(RECOLORED.apply_task(load_tasks("arc-agi-1/training")[name]))
 
 
 @pytest.mark.parametrize("name", ["original", "real", "family", "task_fingerprint"])
