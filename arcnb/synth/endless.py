@@ -34,8 +34,9 @@ FOREVER = 10**12
 class TaskStream:
     """Iterates over (task, how often it was seen before). Picklable; its processes start with the iteration.
 
-    recipe: as of `build_task_set`; of a source without end, the number is its share. fresh: False makes so
-    many tasks once and goes round them. left_out: None stands in the place of such a task.
+    recipe: as of `build_task_set`; the number is a source's share, and of one that ends as many are taken at
+    most. fresh: False makes so many tasks once and goes round them. left_out: None stands in the place of
+    such a task.
     Streams of the same items, and they alone, have the same text: it says what files hold, and not how many
     processes make them. ArcnbError names a source that does not exist.
     """
@@ -51,33 +52,34 @@ class TaskStream:
         versions = tuple(source_version(source) for source, _ in parsed_recipe(self.recipe))
         object.__setattr__(self, "versions", versions)
 
-    def parts(self) -> list[tuple[int, tuple[str, int | None, bool]]]:
-        """(tasks in one round, arguments of `part`) of each source. ArcnbError names a wrong one, or one
-        whose tasks are all left out."""
+    def parts(self) -> list[tuple[int, int, tuple[str, int | None, bool]]]:
+        """(tasks in one round, share, arguments of `part`) of each source. ArcnbError names a wrong one, or
+        one whose tasks are all left out."""
         refuse(recipe_problems(self.recipe))
         found = []
         for source, asked in parsed_recipe(self.recipe):
             if asked == 0:
                 continue
-            n = asked or sum(task is not None for task in self._made(source, None))
+            endless = never_ends(source)
+            n = asked if endless else sum(task is not None for task in self._made(source, asked))
             asked_for = self.left_out.train_on_held_out
             if not n or (not asked_for and only_reserved(source)):
                 raise ArcnbError(
                     f"tasks: {source} has no tasks but {self.left_out}, which training leaves out; take it "
                     f"out of the recipe{'' if asked_for else ', or set train_on_held_out=True'}"
                 )
-            found.append((n, (source, asked, never_ends(source) and self.fresh)))
+            found.append((n, asked or n, (source, asked, endless and self.fresh)))
         return found
 
     def __len__(self) -> int:
         """Tasks in one round of the recipe."""
-        return sum(n for n, _ in self.parts())
+        return sum(n for n, *_ in self.parts())
 
     def __iter__(self) -> Iterator[tuple[Task | None, int]]:
         parts = self.parts()
         with ExitStack() as stack:
-            readers = [stack.enter_context(_Reader(self, part)) for _, part in parts]
-            shares = [n for n, _ in parts]
+            readers = [stack.enter_context(_Reader(self, part)) for *_, part in parts]
+            shares = [share for _, share, _ in parts]
             given = [0] * len(parts)
             while readers:
                 # The source that is furthest behind its share is next.

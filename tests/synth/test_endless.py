@@ -53,6 +53,14 @@ def test_made_tasks_are_always_new_and_sets_come_round_in_another_order(drawn):
     assert sorted(rounds[0]) == sorted(rounds[1])
 
 
+def test_a_round_has_the_tasks_that_a_source_has_and_its_number_is_its_share(mixed):
+    assert len(TaskStream("ladder/squares*50")) == len(TaskStream("ladder/squares")) == 5
+    assert len(TaskStream("ladder/squares*3 + rearc*30")) == 3 + 30
+    assert len(TaskStream(f"{mixed}*50", left_out=LeftOut(train_on_held_out=False))) == 2
+    items = taken(TaskStream("ladder/squares*20 + ladder/lines*10", SETTINGS), 30)
+    assert Counter(task.task_id.split("_")[1] for task, _ in items) == {"squares": 20, "lines": 10}
+
+
 def test_without_fresh_tasks_a_source_goes_round(drawn):
     items = taken(TaskStream("rearc*10", SETTINGS, fresh=False), 25)
     assert Counter(number for _, number in items) == {0: 10, 1: 10, 2: 5}
