@@ -36,6 +36,7 @@ from arcnb.synth.sources import (
 )
 from arcnb.synth.splits import is_held_out
 from arcnb.synth.validation.reports import TaskReport
+from arcnb.synth.validation.validation import origin
 from arcnb.values import bare, split_unquoted
 
 SPLITS = ("", "trainable", "held_out")
@@ -74,13 +75,16 @@ def build_task_set(
             versions.append(version)
         if left is not None and (not split or (n is None and endless)):
             n = left if n is None else min(n, left)
-        making = source_tasks(source, n, settings, augment=augment, workers=workers, report=report)
+        of_source, others = TaskReport(), Counter()
+        making = source_tasks(source, n, settings, augment=augment, workers=workers, report=of_source)
         with closing(making):
             if split:
-                of_split = (task for task in making if is_held_out(task) == (split == "held_out"))
-                making, n = islice(of_split, left), left
+                making, n = islice(_of_split(making, split, others), left), left
             named = _with_stem(making, stems[source]) if len(stems) > 1 and source in stems else making
-            tasks += progress(_new(named, source, taken), f"tasks of {source}", n, "task")
+            try:
+                tasks += progress(_new(named, source, taken), f"tasks of {source}", n, "task")
+            finally:
+                report.add(of_source, others, "of the other split")
     report.core_seconds += workers * (time.monotonic() - started)
     if not tasks:
         rejected = ", ".join(f"{reason} {n:,}" for reason, n in report.rejected.most_common())
@@ -120,6 +124,15 @@ def _repeated(recipe: str) -> list[str]:
             same = " and ".join(source for source in stems if stems[source] == stem)
             found.append(f"{same} would give the same task ids, which hold the file's name; rename one file")
     return found
+
+
+def _of_split(tasks: Iterable[Task], split: str, others: Counter) -> Iterator[Task]:
+    """The tasks of a split; `others` counts the rest by origin. Generators are not given up for them."""
+    for task in tasks:
+        if is_held_out(task) == (split == "held_out"):
+            yield task
+        else:
+            others[origin(task)] += 1
 
 
 def _with_stem(tasks: Iterable[Task], stem: str) -> Iterator[Task]:

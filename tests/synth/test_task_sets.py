@@ -8,7 +8,7 @@ from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.synth import sources
 from arcnb.synth.sources import SourceSettings
-from arcnb.synth.splits import training_split
+from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
 from arcnb.synth.task_sets import build_task_set
 from arcnb.synth.validation.reports import TaskReport
 
@@ -145,6 +145,25 @@ def test_barc_files_of_one_recipe_have_ids_of_their_own(tmp_path):
     assert build_task_set(f"barc:{one}").ids == ["barc_000000"]
     assert build_task_set(f"barc:{one} + ladder/lines*1").ids[0] == "barc_000000"
     assert build_task_set(f"barc:{one} + {two}").ids == ["barc_one_000000", "barc_two_000000"]
+
+
+@pytest.mark.parametrize("split", ["", "trainable", "held_out"])
+def test_as_many_tasks_are_counted_as_accepted_as_there_are(tmp_path, split):
+    """Tasks of the other split are counted as such, and generators are not given up for them."""
+    ids = (HELD_OUT_TRAINING[0], *training_split().trainable[:2])
+    originals = load_tasks("arc-agi-1/training").subset(ids)
+    pairs = [[*one.train, *one.test] for one in originals]
+    rows = [{"examples": [[p.input.tolist(), p.output.tolist()] for p in some]} for some in [*pairs, []]]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = TaskReport()
+    recipe = f"barc:{tmp_path}/a.jsonl + composed*70 + dsl/choose_part*3"
+    tasks = build_task_set(recipe, split=split, report=report)
+    assert len(tasks) == {"": 3 + 70 + 3, "trainable": 2 + 70, "held_out": 1 + 3}[split] == report.accepted
+    assert report.rejected["of the other split"] == {"": 0, "trainable": 1 + 3, "held_out": 2 + 70}[split]
+    table = report.origins()
+    assert set(table.index) == {"a.jsonl", "composed", "choose_part"}
+    assert table["taken"].sum() == report.accepted
+    assert table["rejected"]["a.jsonl"] == 1 + {"": 0, "trainable": 1, "held_out": 2}[split]
 
 
 def barc_files(folder, *names):

@@ -40,6 +40,15 @@ class TaskReport:
         self.rejected[reason] += 1
         self.rejected_by[origin] += 1
 
+    def add(self, made: TaskReport, left_out: Counter, why: str) -> None:
+        """Count what another report has, but so many of its accepted tasks, by origin, as rejected: `why`."""
+        self.accepted += made.accepted - left_out.total()
+        self.programs_dropped += made.programs_dropped
+        self.core_seconds += made.core_seconds
+        self.rejected += made.rejected + Counter({why: left_out.total()})
+        self.accepted_by += made.accepted_by - left_out
+        self.rejected_by += made.rejected_by + left_out
+
     def acceptance(self, origin: str) -> float:
         """The fraction taken of an origin's tasks; 1 while there are none."""
         seen = self.accepted_by[origin] + self.rejected_by[origin]

@@ -68,8 +68,8 @@ def validated(
 
 
 def origin(task: Task) -> str:
-    """What the report counts the task under: its generator, or its source."""
-    return str(task.meta.get("generator") or task.source)
+    """What the report counts the task under: its generator, the file of a BARC-style row, or its source."""
+    return str(task.meta.get("generator") or task.meta.get("file") or task.source)
 
 
 def _passes_reading(task: Task, report: TaskReport, seen: Duplicates) -> bool:
