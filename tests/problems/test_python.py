@@ -161,6 +161,13 @@ def test_translated_assertions_judge(languages):
         "assert len('abc') == 3",
         "assert other(1, 2) == 3",
         "def twice(x):\n    return add(x, x)\nassert twice(1) == 2",
+        "def check(candidate, n=2):\n    assert candidate(n, 1) == 3",
+        "def same(v, *rest):\n    assert add(v, 1) == 3\nsame(2)",
+        "def check(candidate):\n    try:\n        pass\n    except ValueError as e:\n        pass\n"
+        "    assert candidate(e, 1) == 3",
+        "from solution import add as plus, other\nassert add(other, 1) == 3",
+        "import solution\nassert solution.add(2, 1) == 3",
+        "from . import helper\nassert add(helper, 1) == 3",
     ],
 )
 def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
@@ -170,8 +177,31 @@ def test_what_would_carry_an_answer_inside_or_miss_a_name_is_left_out(code):
 
 
 @pytest.mark.parametrize(
+    "result", ["re.match('a', n)", "Fraction(len(n) - 1)", "range(len(n) - 1)", "[0] * 90_000"]
+)
+def test_what_is_no_plain_value_is_true_or_false_as_in_python(languages, result):
+    program = f"import re\nfrom fractions import Fraction\ndef f(n):\n    return {result}"
+    answers = ask(languages, program, problem(entry_point="f", tests="assert f('ab')\nassert not f('b')"))
+    assert [answer.passed for answer in answers] == [True, not result.startswith("[")]
+
+
+@pytest.mark.parametrize("line", ["from solution import add", "from .code import add", "import code.x"])
+def test_the_program_is_not_imported_and_parameters_of_a_call_are_its_own(languages, line):
+    calls = "add(1, 2) == 3", "code.x.add(1, 2) == 3", "add(*map(lambda n: n, (1, 2))) == 3"
+    code = "import math\n" + "\n".join(["def same(n): pass", line, *(f"assert {call}" for call in calls)])
+    read = problem(tests=code)
+    assert {test.setup for test in read.tests} == {"import math"}
+    assert read.left_out == 1
+    assert all(answer.passed for answer in ask(languages, "def add(a, b):\n    return a + b", read))
+
+
+@pytest.mark.parametrize(
     ("assertion", "passing", "failing"),
     [
+        ("abs(f() - 4) < 1", 3.0000001, 3),
+        ("abs(f() - 4) < 1", 4, 5),
+        ("abs(f() - 4) <= 1", 3, 2.999),
+        ("abs(f() - 4) <= 0", 4, 5),
         ("math.isclose(f(), 4188.79, rel_tol=0.001)", 4192.0, 4194.0),
         ("math.isclose(f(), 2.0, abs_tol=0.1)", 2.09, 2.11),
         ("math.isclose(f(), 1e-9)", 1e-9, 0),

@@ -189,7 +189,10 @@ def _source(program: str | None, test: TestCase) -> str | None:
         typed = test.stdin.encode("utf-8", "surrogatepass")
         call = f"_arcnb_script['run_script']({program!r}, {typed!r})"
         return "\n" * _lines(program) + SCRIPT + CALLING.format(setup="", call=call) + ASKING
-    return program + CALLING.format(setup=test.setup, call=test.call) + ASKING
+    call = test.call
+    if test.compare in ("true", "false"):  # asked there: what is no plain value is true or false as well
+        call = f"True if ({call}) else False"
+    return program + CALLING.format(setup=test.setup, call=call) + ASKING
 
 
 def _lines(program: str) -> int:

@@ -4,20 +4,22 @@
 bare and negated calls of the entry point, abs(call - constant) < tolerance and isclose, at module level or in
 `def check(candidate)`. Anything else (a loop, a comparison of two calls, `all(f(x) == y ...)`) would have to
 run inside the program's process, where a program could read or fake it: it is left out and counted. So is a
-call that needs names of the test code, since only its imports and the problem's `setup` go along, and what
-asks nothing of the program.
+call that needs names of the test code, parameters of its functions included, since only its imports and the
+problem's `setup` go along, and what asks nothing of the program. Imports of the entry point do not: the
+program defines it.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 import sys
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.programs.syntax import ProgramSyntaxError, parse_shallow, source_of
+from arcnb.programs.syntax import ProgramSyntaxError, bound_names, defined_names, parse_shallow, source_of
 
 
 class _NotConstant(ValueError):
@@ -30,7 +32,7 @@ def python_tests(code: str, entry: str, setup: str = "") -> tuple[list[TestCase]
     setup: code that the calls need, which goes along with them; its names may be used.
     """
     try:
-        return _read_tests(parse_shallow(code), entry, setup, _stored(parse_shallow(setup)))
+        return _read_tests(parse_shallow(code), entry, setup, defined_names(parse_shallow(setup)))
     except ProgramSyntaxError as error:
         raise ArcnbError(f"line {error.line}: {error}" if error.line else str(error)) from None
 
@@ -39,9 +41,11 @@ def _read_tests(tree: ast.Module, entry: str, setup: str, known: set[str]) -> tu
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "candidate":
             node.id = entry or node.id  # what HumanEval calls the program
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    setup = "\n".join(filter(None, [setup, *map(source_of, imports)]))
-    defined = _stored(tree) - {entry} - known
+    nodes = list(ast.walk(tree))
+    imports = [one for one in nodes if isinstance(one, ast.Import | ast.ImportFrom)]
+    usable = [one for one in imports if not _imports_program(one, entry, nodes)]
+    setup = "\n".join(filter(None, [setup, *map(source_of, usable)]))
+    defined = bound_names(nodes) - bound_names(usable) - {entry} - known
     tests, left_out = [], 0
     for statement in _statements(tree, entry):
         test = None
@@ -67,11 +71,14 @@ def _statements(tree: ast.Module, entry: str) -> list[ast.stmt]:
     return found
 
 
-def _stored(tree: ast.AST) -> set[str]:
-    """Names that code gives a value to, imports and parameters apart."""
-    made = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return made | {node.id for node in names if isinstance(node.ctx, ast.Store)}
+def _imports_program(node: ast.Import | ast.ImportFrom, entry: str, nodes: list[ast.AST]) -> bool:
+    """`from solution import f`, of whatever module, or `import solution` where `solution.f` is called."""
+    if isinstance(node, ast.ImportFrom):
+        names = {name for alias in node.names for name in (alias.name, alias.asname)}
+        return bool(node.level) or not names.isdisjoint({entry, "candidate"})
+    modules = [alias.asname or alias.name for alias in node.names]
+    called = [one.value for one in nodes if isinstance(one, ast.Attribute) and one.attr == entry]
+    return any(source_of(module) in modules for module in called)
 
 
 def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
@@ -84,7 +91,7 @@ def _separable(test: TestCase, entry: str, defined: set[str]) -> bool:
         return False  # `isinstance(f(2), int)`: a program can define that itself
     if any(isinstance(node, ast.Compare) and _calls(node) for node in ast.walk(asked)):
         return False
-    used = {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)} - _stored(asked)
+    used = {node.id for node in ast.walk(asked) if isinstance(node, ast.Name)} - bound_names(ast.walk(asked))
     return not used & defined
 
 
@@ -111,7 +118,10 @@ def _comparison(node: ast.Compare, setup: str) -> TestCase | None:
             for asked, expected in ((difference.left, difference.right), (difference.right, difference.left)):
                 value = _constant_or(expected)
                 if _is_number(value) and _is_number(tolerance) and _calls(asked):
-                    return _asking(asked, setup, value, "close", float(tolerance))
+                    tolerance = float(tolerance)
+                    if isinstance(operator, ast.Lt):  # "close" includes its bound
+                        tolerance = math.nextafter(tolerance, -math.inf)
+                    return _asking(asked, setup, value, "close", tolerance)
     return None
 
 
