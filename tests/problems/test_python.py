@@ -825,6 +825,16 @@ def test_generated_problems_are_solved_by_their_solutions_and_split_apart(langua
         simple_problems("simple*100000")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_no_constant_and_no_input_passes_the_first_tests_of_a_generated_problem(seed):
+    for one in [*simple_problems("simple", seed), *simple_problems("simple/held_out", seed)]:
+        first, second = one.tests[:2]
+        assert first.expected != second.expected, one.problem_id
+        calls = [f"{one.entry_point}({test.expected!r})" for test in (first, second)]
+        assert calls != [first.call, second.call], one.problem_id
+        assert len({test.call for test in one.tests}) == 8
+
+
 def test_prompts_show_no_expected_value_unless_asked():
     prompt = problem_format("plain").prompt(problem(tests=[{"input": [1, 2], "expected": 424242}]))
     assert "424242" not in str(prompt.messages)

@@ -4,6 +4,8 @@
     simple_problems("simple/held_out*50", seed=0)   # never among those for training, whatever the seeds
 
 A problem is a kind of `KINDS` with numbers or words put in; its reference solution makes the expected values.
+Its first two tests expect different values, and not both their inputs: no constant and no `return x` passes,
+though a reward sees few tests.
 One in five (kind, values) belongs to the eval split, by a hash: the splits share kinds, not problems.
 """
 
@@ -18,6 +20,7 @@ from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.simple_kinds import KINDS, WORDS
 
 N_TESTS = 8
+MAX_DRAWS = 2000  # of inputs, a hundred times of what a kind's rarest answer takes
 
 
 def simple_problems(name: str, seed: int = 0) -> list[Problem]:
@@ -82,14 +85,15 @@ def _problem(number: int, k: int, word: str, seed: int) -> Problem:
     stream = rng(seed, "simple tests", number, k, word)
     namespace: dict = {}
     exec(solution, namespace)  # text of this module
-    tests, seen = [], []
-    for _ in range(200):
+    tests: list[dict] = []
+    for _ in range(MAX_DRAWS):
         arguments = [sample(stream) for sample in kind.inputs]
-        if arguments not in seen:
-            seen.append(arguments)
+        if all(test["input"] != arguments for test in tests):
             tests.append({"input": arguments, "expected": namespace[entry](*arguments)})
-        if len(tests) == N_TESTS:
+        if len(tests) >= N_TESTS and (second := _second(tests)):
+            tests.insert(1, tests.pop(second))
             break
+    tests = tests[:N_TESTS]
     return Problem.from_row(
         {
             "problem_id": f"{entry}-{number}",
@@ -102,3 +106,13 @@ def _problem(number: int, k: int, word: str, seed: int) -> Problem:
             "source": "simple",
         }
     )
+
+
+def _second(tests: list[dict]) -> int:
+    """The first test that, beside test 0, a constant or the input fails; 0 for none."""
+    first, *others = tests
+    for place, test in enumerate(others, 1):
+        changed = any(one["input"] != [one["expected"]] for one in (first, test))
+        if changed and test["expected"] != first["expected"]:
+            return place
+    return 0
