@@ -181,6 +181,17 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
         built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
 
 
+def test_conversations_of_two_sets_that_are_too_long_count_twice(written, tasks, tokenizer, executor):
+    """Sets of two seeds have the same ids, and other answers."""
+    long = "# " + "long comment " * 60 + "\n"
+    one = written("a", [prediction(tasks[0], long + ZEROES), prediction(tasks[0], SMALL, index=1)])
+    other = written("b", [prediction(tasks[0], long + COPIES)])
+    dataset = built([one, other], tasks, tokenizer, executor, max_prompt_length=600)
+    assert len(dataset.rows) == 1
+    same = prediction(tasks[0], ZEROES).id
+    assert set(dataset.too_long) == {f"{one.folder}/{same}", f"{other.folder}/{same}"}
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [({"chooser": "bets"}, "chooser 'bets' does not exist"), ({"per_task": 0}, "per_task, .* 1, not 0")],

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 class RefinementDataset:
     """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
 
-    too_long: prediction id -> tokens, of those left out. n_right_on_train: programs that failed on a test
-    input only, about which nothing may be said. n_repeated: predictions that an earlier set holds, too.
+    too_long: folder of its set and prediction id -> tokens, of those left out. n_right_on_train: programs
+    that failed on a test input only, about which nothing may be said. n_repeated: predictions that an earlier
+    set holds, too.
     """
 
     rows: list[dict] = field(default_factory=list)
@@ -222,7 +223,7 @@ def refinement_rows(
             prompt = book.refining(parent, found.ancestors(number))
             ids = prompt_ids(tokenizer, prompt)
             if len(ids) > max_prompt_length:
-                dataset.too_long[parent.id] = len(ids)
+                dataset.too_long[f"{sets[number].folder}/{parent.id}"] = len(ids)
                 continue
             dataset.rows.append(_row(parent, sets[number], prompt, ids))
             dataset.parents.append(parent)

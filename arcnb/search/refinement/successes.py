@@ -58,9 +58,9 @@ def successful_rows(
         pairs = [*(_children(found) if partners != "siblings" else ())]
         if partners != "children":
             pairs += _siblings(found, rng(seed, "siblings", task_id))
-        kept: dict[tuple[str, str], dict] = {}
+        kept: dict[tuple, dict] = {}
         for number, parent, better, source in pairs:
-            key = (parent.program or parent.id, better.program)
+            key = (parent.program or (number, parent.id), better.program)  # ids are a set's own
             if (
                 len(kept) == per_task
                 or key in kept
