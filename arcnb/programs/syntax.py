@@ -22,6 +22,7 @@ MAX_DEPTH = (
 FILE_NAME = "<program>"
 
 _BRACKET = re.compile(r"[()\[\]{}]")
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _CHAIN = re.compile(rf"(?:(?:[-+~]|not\b|await\b|lambda\b[^:\n]{{0,40}}:)\s*){{{MAX_CHAIN}}}")
 
 # The parser warns about "\d" and the like. Those are the program's business and must neither reach our
@@ -79,6 +80,11 @@ def source_of(node: ast.AST) -> str:
         return ast.unparse(node)
     except ValueError as error:  # an integer of more than 4,300 digits; before Python 3.12 some f-strings
         raise ProgramSyntaxError(f"it cannot be written again: {error}") from None
+
+
+def lines_of(source: str) -> list[str]:
+    """Lines as Python counts them; `str.splitlines` also ends one at a form feed, U+2028 and others."""
+    return _LINE_END.split(source)
 
 
 def _nesting(source: str) -> int:

@@ -542,6 +542,8 @@ def test_imports_from_the_future_come_before_the_preamble():
     compile(program, "answer", "exec")
     assert program.startswith("from __future__ import annotations\nfrom typing import List\n")
     assert program.endswith(PROGRAM)
+    shifted = '"""a\rb\x0cc"""\nfrom __future__ import annotations\n'
+    assert one.behind_preamble(shifted).startswith("from __future__ import annotations\nfrom typing")
     for broken in ("from __future__ import", "def f(:"):
         assert one.behind_preamble(broken) == f"from typing import List\n{broken}"
 

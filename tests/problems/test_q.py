@@ -279,10 +279,11 @@ def test_expected_values_that_are_no_q_are_refused_before_a_run_also_without_a_s
 
 
 def test_assertion_lines_of_q():
-    problem = q_problem(tests='/ twice\ndouble[1 2]~2 4\ndouble["~"]~"x"\n')
+    problem = q_problem(tests='/ twice\ndouble[1 2]~2 4\ndouble["~"]~"x"\ndouble["\u2028"]~1\n')
     assert [(test.call, test.expected) for test in problem.tests] == [
         ("double[1 2]", "2 4"),
         ('double["~"]', '"x"'),
+        ('double["\u2028"]', "1"),
     ]
     with pytest.raises(ArcnbError, match="line 1 is not of the form expression~expected"):
         q_problem(tests="double[1]=2")

@@ -131,6 +131,7 @@ def test_feedback_on_each_train_pair_and_nothing_on_test_pairs(written, tasks, t
     [
         (FAILS, "failed with IndexError in line 3: index 9 is out of bounds"),
         (FAILS, "Line 3 is: return grid[rows + 7]"),
+        (FAILS.replace("\n", '\n    """a\x0cb\u2028c\x85"""\n', 1), "Line 4 is: return grid[rows + 7]"),
         (LOOPS, "The program ran out of time: input 1 of 3 took longer than 0.3 s"),
         ("def transform(grid)\n    return grid\n```", "failed with SyntaxError in line 1: expected ':'"),
         ("def transform(grid):\n    return 'no'\n```", "failed with OutputError: input 1: returned str"),

@@ -24,6 +24,7 @@ from arcnb.models.prompts.format import PromptFormat
 from arcnb.models.prompts.rendering import Prompt
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
+from arcnb.programs.syntax import lines_of
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _program_key(prediction: Prediction) -> tuple:
 def _outcome(prediction: Prediction, execution: Execution) -> TrainOutcome:
     if execution.status == "ok":
         return TrainOutcome(tuple(execution.outputs))
-    lines = prediction.program.splitlines()
+    lines = lines_of(prediction.program)
     line = execution.error_line
     source = lines[line - 1] if line and line <= len(lines) else ""
     return TrainOutcome(

@@ -24,14 +24,13 @@ from arcnb.problems.sets.values import UNREADABLE, decode, near, same, same_text
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
-from arcnb.programs.syntax import ProgramSyntaxError, parse_program
+from arcnb.programs.syntax import ProgramSyntaxError, lines_of, parse_program
 
 PIECE = 300  # bytes of a result in one grid of 30 by 30 digits
 PIECES = 4  # asked for at first
 MAX_BYTES = 64_000
 
 _PYTHON = re.compile(r"(?:python|py)[\d.]*")
-_LINE_END = re.compile(r"\r\n|\r|\n")
 
 # Lives in a namespace of its own, so that no name of the program's is in its way. `program` and `result` are
 # put there: the program's namespace and the function to be asked.
@@ -197,7 +196,7 @@ def _source(program: str | None, test: TestCase) -> str | None:
 
 def _lines(program: str) -> int:
     """How many lines Python counts in it. What is ours stands behind them: a line tells whose it is."""
-    return len(_LINE_END.findall(program)) + 1
+    return len(lines_of(program))
 
 
 @lru_cache(8)

@@ -19,7 +19,14 @@ import sys
 
 from arcnb.errors import ArcnbError
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.programs.syntax import ProgramSyntaxError, bound_names, defined_names, parse_shallow, source_of
+from arcnb.programs.syntax import (
+    ProgramSyntaxError,
+    bound_names,
+    defined_names,
+    lines_of,
+    parse_shallow,
+    source_of,
+)
 
 
 class _NotConstant(ValueError):
@@ -207,7 +214,7 @@ def _name(function: ast.expr) -> str:
 def q_tests(code: str) -> list[TestCase]:
     """Lines `expression~expected` of q, empty ones and comments apart. ArcnbError without a `~`."""
     tests = []
-    for number, line in enumerate(code.splitlines(), 1):
+    for number, line in enumerate(lines_of(code), 1):
         text = line.strip()
         if not text or text.startswith("/"):
             continue

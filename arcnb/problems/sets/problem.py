@@ -23,6 +23,7 @@ from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
+from arcnb.programs.syntax import lines_of
 
 LANGUAGES = {"python": "Python", "q": "q (kdb+)"}  # as files say it, and as prompts do
 
@@ -170,7 +171,7 @@ def _future_imports(program: str) -> tuple[str, str]:
         body = ast.parse(program).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "", program
-    lines, future = program.split("\n"), []
+    lines, future = lines_of(program), []
     for part in body:
         if isinstance(part, ast.ImportFrom) and part.module == "__future__":
             place = slice(part.lineno - 1, part.end_lineno)
