@@ -16,7 +16,8 @@ _LINE = re.compile(r"^(\S+) (-?\d+) (ok|err) ?(.*)$")
 _MARK = re.compile(r"^'(?:\d{4}\.\d\d\.\d\dT[\d:.]+\s+)?(.+)$", re.MULTILINE)
 # Values side by side, the last with its type; a number of them; what tells a float from an integer. 0n is the
 # null and 0w the infinity of floats.
-_VECTOR = re.compile(r"[\w.:+-]+(?: [\w.:+-]+)*")
+_TEXT = r'"(?:\\.|[^"\\])*"|`[^`!;,(){}\[\]\s"]*'  # strings and symbols
+_PART = re.compile(rf"{_TEXT}|(?P<vector>[\w.:+-]+(?: [\w.:+-]+)*)")
 _NUMBER = re.compile(r"0n|-?(?:0w|(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)")
 _SHOWS_FLOAT = re.compile(r"[.enw]")
 
@@ -87,16 +88,18 @@ def same_value(expected: str, value: str) -> bool:
 
 
 def _floats(text: str) -> tuple[list[str], str]:
-    """The floats of a value, and the value without them; no floats in texts and symbols.
+    """The floats of a value, and the value without them. Texts and symbols stay as they are.
 
     A vector has one type, written behind it if no number shows it: `1 2.5` and `1 2f` are floats, and so is
     the 2.5 of `(1;2.5)`, but not the 1. Integers, times and all else stay where they are, to be the same.
     """
     found: list[str] = []
-    if '"' in text or "`" in text or len(text) > 1 << 16:
+    if len(text) > 1 << 16 or '"' in re.sub(_TEXT, "", text):  # a symbol may hold a quote
         return found, text
 
     def taken(vector: re.Match) -> str:
+        if vector["vector"] is None:
+            return vector[0]
         suffix = vector[0][-1] if vector[0][-1] in "fe" else ""
         numbers = vector[0].removesuffix(suffix).split(" ")
         shown = suffix or any(_SHOWS_FLOAT.search(number) for number in numbers)
@@ -105,7 +108,7 @@ def _floats(text: str) -> tuple[list[str], str]:
         found.extend(numbers)
         return f"#{len(numbers)}{suffix.replace('f', '')}"
 
-    return found, _VECTOR.sub(taken, text)
+    return found, _PART.sub(taken, text)
 
 
 def _near(a: str, b: str) -> bool:
