@@ -668,6 +668,21 @@ def test_one_bad_row_of_a_foreign_set_is_passed_over_and_named(tmp_path, row, na
     assert summary(some=found)["passed over"]["some"] == f"1 ({name}): {said}"
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tests": []}, "line 2: problem add: it has no tests"),
+        ({"problem_id": None}, "line 2: problem None: problem_id is missing"),
+        ({"problem_id": "mbpp-1"}, "line 2: problem_id 'mbpp-1' occurs twice"),
+    ],
+)
+def test_a_wrong_row_of_our_own_form_refuses_a_file_that_has_others(tmp_path, change, sentence):
+    rows = [MBPP | {"task_id": 1}, ADD | change, MBPP | {"test_list": 5}]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ArcnbError, match=sentence):
+        load_problems(tmp_path / "mixed.jsonl")
+
+
 def test_a_foreign_set_without_a_problem_to_judge_says_why(tmp_path):
     rows = [MBPP | {"task_id": i, "test_list": ["assert double(1) == double(2)"]} for i in range(7)]
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, [*rows, MBPP | {"test_list": []}])))

@@ -69,7 +69,7 @@ def load_problems(source: str | Path, seed: int = 0) -> ProblemSet:
             if problem.problem_id in seen:
                 raise ArcnbError(f"{place}: problem_id {problem.problem_id!r} occurs twice")
         except ArcnbError as error:
-            if not foreign:
+            if not foreign or _is_own(row):
                 raise
             name = _foreign_id(row) if isinstance(row, Mapping) else None
             reason = str(error).removeprefix(f"{place}: ").removeprefix(f"problem {name}: ")
@@ -132,6 +132,12 @@ def _foreign_id(row: Mapping) -> str | None:
         return None
     name = shown(row["task_id"])
     return f"mbpp-{name}" if "test_list" in row else name.replace("/", "-")
+
+
+def _is_own(row: object) -> bool:
+    """Whether a row has a field of our own form alone."""
+    fields = ("problem_id", "description", "tests", "cases")
+    return isinstance(row, Mapping) and not _foreign_id(row) and any(name in row for name in fields)
 
 
 def _problem(row: Mapping, place: str, source: str) -> Problem:
