@@ -171,6 +171,7 @@ class Pool:
             except wire.WireError as error:
                 used = wire.measurements(body, at)
                 record = wire.Record("crashed", (), "BadMessage", str(error), None, *used)
+            ticket.losses += record.status == "lost"  # its process was killed, not its server
             yield ticket, record, batch.lane
             at = end
         if what == wire.DONE:

@@ -209,7 +209,8 @@ class Service:
                 again = lane == "shared" and ticket.losses < 2
                 self._lanes.put(ticket, "shared" if again else "alone", first=True)
                 return
-            record = wire.Record("crashed", (), "SIGKILL", "the process was killed again and again")
+            killed = f"the process was killed {ticket.losses} times, as where a machine runs out of memory"
+            record = wire.Record("crashed", (), "SIGKILL", killed)
         elif record.status in ("isolate", "slow"):
             record = wire.Record("crashed", (), "BadMessage", f"a program cannot answer {record.status!r}")
         execution = execution_of(record, ticket)

@@ -26,6 +26,7 @@ from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.executor.pool import MAX_FAILED_STARTS, PATIENCE
+from arcnb.programs.executor.service import MAX_LOSSES
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
 
@@ -392,6 +393,29 @@ def test_a_killed_child_is_run_again(patient):
         os.kill(child, signal.SIGKILL)
         assert answer(future.result()) == 42
         assert executor._service.pool.servers[0].process.pid == server
+
+
+def test_a_program_whose_process_is_always_killed_is_a_crash(patient):
+    """So ends one on a machine that has less memory than it may take."""
+    others = servers()
+    with Executor(workers=1, limits=ROOMY) as executor:
+        answer(executor.submit(Job(program(1), GRIDS)).result())
+        (server,) = servers() - others
+        future, killed = executor.submit(endless(1)), set()
+
+        def kill_again():
+            for child in descendants(server) - killed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                killed.add(child)
+            return future.done() or len(killed) > 2 * MAX_LOSSES
+
+        wait_for(kill_again)
+        assert future.done(), f"no verdict after {len(killed)} kills"
+        execution = future.result()
+        assert (execution.status, execution.error_type) == ("crashed", "SIGKILL")
+        assert "killed 10 times, as where a machine runs out of memory" in execution.error_message
+        assert len(killed) == MAX_LOSSES
 
 
 # ---------------------------------------------------------------- programs of our own that share
