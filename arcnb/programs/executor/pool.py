@@ -25,7 +25,8 @@ from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK
 PATIENCE = {"shared": 0.025, "alone": 0.015, "slow": 0.0}
 WALL_PATIENCE = 2
 DEPTH = {"shared": 2, "alone": 8, "slow": 1}  # batches in a server's hands, each one program but in `shared`
-MAX_FAILED_STARTS = 3
+MAX_FAILED_STARTS = 3  # in a row
+MAX_KILLED_STARTS = 5  # the same, where servers were killed: that may have been somebody's hand
 PROCESSORS = os.cpu_count() or 1  # the machine's, as its load is
 GRACE_SECONDS = 30.0  # beyond a program's own time, after which its server is taken for hung
 
@@ -148,7 +149,7 @@ class Pool:
         now = time.monotonic()
         for server in list(self.servers):
             if server.batches and now - server.last_news > server.batches[0].seconds + GRACE_SECONDS:
-                yield from self._lose(server)
+                yield from self._lose(server, hung=True)
 
     def close(self) -> None:
         for server in self.servers:
@@ -177,15 +178,23 @@ class Pool:
         if what == wire.DONE:
             server.batches.popleft()
 
-    def _lose(self, server: WarmServer) -> News:
-        """Put away a server that died; what it had in hand is lost, through no fault of the programs."""
+    def _lose(self, server: WarmServer, hung: bool = False) -> News:
+        """Put away a server that died or hangs; what it had in hand is lost, through no fault of the programs.
+
+        ArcnbError: too many in a row have not started.
+        """
         self._selector.unregister(server.control)
         self.servers.remove(server)
         code, errors = server.end()
-        if not server.ready and code != -signal.SIGKILL:
+        if not server.ready:
             self._failed_starts += 1
-            if self._failed_starts >= MAX_FAILED_STARTS:
+            killed = code == -signal.SIGKILL
+            if self._failed_starts >= (MAX_KILLED_STARTS if killed else MAX_FAILED_STARTS):
                 python, why = server.process.args[0], errors.strip().rpartition("\n")[2]
+                if hung:
+                    why = "it said nothing for too long"
+                elif killed:
+                    why = "it was killed, as where memory is short (fewer workers need less)"
                 raise ArcnbError(f"the program server cannot start under {python} (exit {code}): {why}")
         # Last ones first: each goes to the head of its queue.
         for place, batch in reversed(list(enumerate(server.batches))):

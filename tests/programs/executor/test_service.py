@@ -702,6 +702,22 @@ def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
     executor.close()
 
 
+def test_a_server_that_is_always_killed_as_it_starts_is_an_error_that_names_memory(monkeypatch):
+    kill = "import os; os.kill(os.getpid(), 9)"
+    monkeypatch.setattr("arcnb.programs.executor.warm_server.START", kill)
+    with Executor(workers=1) as executor:
+        with pytest.raises(ArcnbError, match=r"cannot start .* \(exit -9\): it was killed, as where memory is short"):
+            executor.submit(Job(program(1), GRIDS)).result(timeout=120)
+
+
+def test_a_server_that_hangs_as_it_starts_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import time; time.sleep(1000)")
+    monkeypatch.setattr("arcnb.programs.executor.pool.GRACE_SECONDS", 0.0)
+    with Executor(workers=1) as executor:
+        with pytest.raises(ArcnbError, match="cannot start .*: it said nothing for too long"):
+            executor.submit(Job(program(1), GRIDS, Limits(0.05, 0.05))).result(timeout=120)
+
+
 def test_jobs_after_a_warming_that_failed_name_its_cause(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import no_such_module")
     with Executor(MAX_FAILED_STARTS) as executor:
