@@ -179,7 +179,7 @@ class Pool:
             server.batches.popleft()
 
     def _lose(self, server: WarmServer, hung: bool = False) -> News:
-        """Put away a server that died or hangs; what it had in hand is lost, through no fault of the programs.
+        """Put away a server that died or hangs; what it had is lost, through no fault of the programs.
 
         ArcnbError: too many in a row have not started.
         """

@@ -210,7 +210,7 @@ class Service:
                 self._lanes.put(ticket, "shared" if again else "alone", first=True)
                 return
             killed = f"the process was killed {ticket.losses} times, as where a machine runs out of memory"
-            record = wire.Record("crashed", (), "SIGKILL", killed)
+            record = wire.Record("crashed", (), record.error_type or "SIGKILL", killed)
         elif record.status in ("isolate", "slow"):
             record = wire.Record("crashed", (), "BadMessage", f"a program cannot answer {record.status!r}")
         execution = execution_of(record, ticket)

@@ -29,6 +29,17 @@ from arcnb.programs.wire import Orders
 _fork = ctypes.PyDLL(None).fork
 _dup2, _close, _closerange, _enable_gc, _exit = os.dup2, os.close, os.closerange, gc.enable, os._exit
 
+# Signals that come from people, terminals and schedulers; no fault and no limit raises one.
+_SENT = {
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+}
+
 
 class Forks:
     """One child at a time."""
@@ -65,9 +76,11 @@ class Forks:
         wall, cpu = time.monotonic() - watch.start, usage.ru_utime + usage.ru_stime
         peak = max(0.0, usage.ru_maxrss / 1024 - self.idle_mb)
         if verdict is None:
-            if wire.is_framed(data) and wire.is_verdict(data):
+            whole = wire.is_framed(data)
+            if whole and wire.is_verdict(data):
                 return wire.restamp(data, wall, cpu, peak)
-            verdict = death(status, len(data), cpu, orders.seconds)
+            ended = None if whole else status  # then it was we who killed it
+            verdict = death(ended, len(data), cpu, orders.seconds, self.sandbox.filtered)
         kind, error_type, message = verdict
         return wire.encode_record(0, kind, (), error_type, message, None, wall, cpu, peak)
 
@@ -137,17 +150,22 @@ class Forks:
         return status, usage
 
 
-def death(status: int, written: int, cpu: float, seconds: float) -> Verdict:
-    """The verdict on a child that died without a whole record."""
+def death(status: int | None, written: int, cpu: float, seconds: float, filtered: bool) -> Verdict:
+    """The verdict on a child that died, or was killed by us (``status`` None), without a proper record.
+
+    ``filtered``: it could send itself no signal, so that one of those that people and schedulers send came
+    from outside. What faults of the processor and limits raise is the program's doing in any case.
+    """
+    number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+    late = number == signal.SIGXCPU or (number == signal.SIGKILL and cpu >= seconds)
+    if not late and number in (_SENT if filtered else (signal.SIGKILL,)):
+        return "lost", signal.Signals(number).name, "the process was killed from outside"
     if written:
         return "crashed", "BadMessage", f"the process wrote {written} bytes that are no result"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+    if late:
+        return "timeout", "Timeout", f"the program used more than {seconds:g} s of processor time"
+    if number is not None:
         name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-        if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu >= seconds):
-            return "timeout", "Timeout", f"the program used more than {seconds:g} s of processor time"
-        if number == signal.SIGKILL:
-            return "lost", "SIGKILL", "the process was killed from outside"
         return "crashed", name, f"the process died of {name}"
     code = os.waitstatus_to_exitcode(status)
     return "crashed", "Exit", f"the process ended with code {code} before it answered"

@@ -382,17 +382,71 @@ def patient(monkeypatch):
         monkeypatch.setitem(PATIENCE, lane, 0.0)
 
 
-def test_a_killed_child_is_run_again(patient):
-    slow = "import time\ndef transform(grid):\n    time.sleep(0.5)\n    return [[0, 0, 0, 0, 4, 2]]"
+SENT = ["SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_a_killed_child_is_run_again(patient, name):
+    """Not SIGINT by Python's own handler, nor what the sandbox ignores: the program asks for the plain one."""
+    slow = f"import signal\nsignal.signal(signal.{name}, signal.SIG_DFL)\n" if name != "SIGKILL" else ""
+    slow += "import time\ndef transform(grid):\n    time.sleep(0.5)\n    return [[0, 0, 0, 0, 4, 2]]"
     others = servers()
     with Executor(workers=1, limits=ROOMY) as executor:
         answer(executor.submit(Job(program(1), GRIDS)).result())
         (server,) = servers() - others
         future = executor.submit(Job(slow, GRIDS))
-        (child,) = wait_for(lambda: descendants(server))
-        os.kill(child, signal.SIGKILL)
+        (child,) = wait_for(lambda: {pid for pid in descendants(server) if _dies_of(pid, name)})
+        os.kill(child, getattr(signal, name))
         assert answer(future.result()) == 42
         assert executor._service.pool.servers[0].process.pid == server
+
+
+def _dies_of(pid: int, name: str) -> bool:
+    """Whether this child's program has begun, so that it neither ignores nor handles the signal."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        masks = [int(line.split()[1], 16) for line in status.splitlines() if line[:6] in ("SigIgn", "SigCgt")]
+        return not any(mask >> (getattr(signal, name) - 1) & 1 for mask in masks)
+    return False
+
+
+OWN_SIGNALS = {
+    **{f"os.kill(os.getpid(), signal.{name})": "unsafe" for name in SENT},
+    **{f"signal.raise_signal(signal.{name})": "unsafe" for name in SENT},
+    "os.abort()": "crashed",
+    "signal.setitimer(signal.ITIMER_REAL, 0.01)": "error",
+    "signal.alarm(1); time.sleep(60)": "timeout",
+}
+
+
+@pytest.mark.parametrize("line", OWN_SIGNALS)
+def test_no_program_passes_a_signal_of_its_own_off_as_a_kill_from_outside(executor, line):
+    source = f"import os, signal, time\ndef transform(grid):\n    {line}\n    return [[7]]"
+    execution = executor.submit(Job(source, GRIDS, Limits(60, 0.2))).result()
+    assert execution.status == OWN_SIGNALS[line], execution
+    assert "killed" not in (execution.error_message or "")
+
+
+def test_a_child_that_is_killed_while_it_writes_is_run_again(patient):
+    """By then its server has part of an answer."""
+    half = (
+        "import os, time\nfrom arcnb.programs import wire\ndef transform(grid):\n"
+        "    os.write(3, wire.encode_record(0, 'ok', [b'\\x01\\x01\\x07'])[:-1])\n    time.sleep(60)"
+    )
+    others = servers()
+    with Executor(workers=1, limits=ROOMY) as executor:
+        answer(executor.submit(Job(program(1), GRIDS)).result())
+        (server,) = servers() - others
+        future = executor.submit(Job(half, GRIDS))
+
+        def kill_again():
+            for child in descendants(server):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            return future.done()
+
+        wait_for(kill_again)
+        assert future.result().error_type == "SIGKILL", "not a message that is no record"
 
 
 def test_a_program_whose_process_is_always_killed_is_a_crash(patient):
@@ -705,16 +759,20 @@ def test_a_server_that_cannot_start_is_one_clear_error(monkeypatch):
 def test_a_server_that_is_always_killed_as_it_starts_is_an_error_that_names_memory(monkeypatch):
     kill = "import os; os.kill(os.getpid(), 9)"
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", kill)
-    with Executor(workers=1) as executor:
-        with pytest.raises(ArcnbError, match=r"cannot start .* \(exit -9\): it was killed, as where memory is short"):
-            executor.submit(Job(program(1), GRIDS)).result(timeout=120)
+    with (
+        Executor(workers=1) as executor,
+        pytest.raises(
+            ArcnbError, match=r"cannot start .* \(exit -9\): it was killed, as where memory is short"
+        ),
+    ):
+        executor.submit(Job(program(1), GRIDS)).result(timeout=120)
 
 
 def test_a_server_that_hangs_as_it_starts_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import time; time.sleep(1000)")
     monkeypatch.setattr("arcnb.programs.executor.pool.GRACE_SECONDS", 0.0)
     with Executor(workers=1) as executor:
-        with pytest.raises(ArcnbError, match="cannot start .*: it said nothing for too long"):
+        with pytest.raises(ArcnbError, match=r"cannot start .*: it said nothing for too long"):
             executor.submit(Job(program(1), GRIDS, Limits(0.05, 0.05))).result(timeout=120)
 
 
