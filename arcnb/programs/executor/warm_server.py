@@ -18,10 +18,13 @@ from pathlib import Path
 from arcnb.programs import wire
 
 # A server shows this command line to every program. What is the caller's comes through the socket, and the
-# packages are made without running their `__init__`, which imports what no server needs.
+# packages are made without running their `__init__`, which imports what no server needs. A caller that
+# ignores the end of its children, or blocks signals, hands that down to a server, which has to wait for its.
 COMMAND = "import os; exec(os.read(0, int.from_bytes(os.read(0, 4), 'little'))); serve()"
 START = """
-import sys, types
+import _signal, sys, types
+_signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+_signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 sys.path += {libraries!r}
 for name, folder in {packages!r}.items():
     sys.modules[name] = types.ModuleType(name)

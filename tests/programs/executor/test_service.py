@@ -786,6 +786,23 @@ def test_jobs_after_a_warming_that_failed_name_its_cause(monkeypatch):
                 executor.submit(Job(program(1), GRIDS))
 
 
+def test_a_caller_that_ignores_its_children_or_blocks_signals_has_servers_as_any_other():
+    result = run_script(
+        """
+        import signal
+        import numpy as np
+        from arcnb.programs.executor.executor import Executor, Job
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+        shown = "import signal\\ndef transform(grid):\\n    return [[len(signal.pthread_sigmask(0, ()))]]"
+        with Executor(workers=1) as executor:
+            execution = executor.submit(Job(shown, (np.ones((2, 2), np.uint8),))).result()
+            print(execution.status, execution.outputs[0].tolist())
+        """
+    )
+    assert result.stdout == "ok [[0]]\n", result.stderr
+
+
 def test_a_warm_executor_has_its_servers_before_the_first_job():
     """Two for two workers, and one for each kind of library."""
     others = servers()
