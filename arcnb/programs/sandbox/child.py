@@ -7,6 +7,7 @@ server checks the length of what arrives, the executor checks every cell again (
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import sys
 import types
@@ -21,6 +22,11 @@ PROGRAM_FILE = "<program>"
 MAX_SIDE = wire.MAX_SIDE
 
 _LOW = sys.byteorder == "big"  # whether the low byte of a number is its last
+
+# Address space that nobody touches, given back when a program has used up its own, so that there is room for
+# the verdict. Private: no child finds there what another wrote.
+SPARE = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+_NO_REASON = "error return without exception set"  # what the interpreter says where a frame found no memory
 
 # Status, outputs as `wire.encode_grid` writes them, error type, error message, failing line.
 Verdict = tuple[str, Sequence[bytes], str | None, str | None, int | None]
@@ -119,8 +125,17 @@ def _cell(value: object) -> int:
     return int(value)
 
 
-def failure(status: str, error: BaseException) -> Verdict:
-    """The verdict on an exception, whose text may be of hostile making."""
+def failure(error: BaseException, status: str | None = None) -> Verdict:
+    """The verdict on an exception, whose text may be of hostile making; ``status`` where that is known.
+
+    May raise ``MemoryError`` itself where nothing is left: that is a verdict, too (``forks``).
+    """
+    if type(error) is SystemError and error.args == (_NO_REASON,):
+        error = MemoryError().with_traceback(error.__traceback__)
+    if isinstance(error, MemoryError):
+        status = status or "memory"
+        SPARE.close()
+    status = status or ("unsafe" if isinstance(error, PermissionError) else "error")
     try:
         message = str(error)
     except BaseException:
@@ -150,18 +165,18 @@ def run_code(code: types.CodeType, grids: list, namespace: dict, progress: Progr
         if not callable(transform):
             raise NameError(f"the program does not define {wire.ENTRY}", name=wire.ENTRY)
     except BaseException as error:
-        return failure(_status_of(error), error)
+        return failure(error)
     outputs = []
     for number, grid in enumerate(grids, 1):
         progress(number)
         try:
             value = transform(grid)
         except BaseException as error:
-            return failure(_status_of(error), error)
+            return failure(error)
         try:
             outputs.append(output_bytes(value))
         except MemoryError as error:
-            return failure("memory", error)
+            return failure(error)
         except OutputError as error:
             return "invalid_output", (), "OutputError", f"input {number}: {error}", None
         except BaseException as error:
@@ -180,7 +195,7 @@ def run_alone(program: bytes, grids: list, namespace: dict, progress: Progress) 
     try:
         code = compile_program(program)
     except BaseException as error:  # also the MemoryError of a parser that is nested too deeply
-        return failure("syntax", error)
+        return failure(error, "syntax")
     return run_code(code, grids, namespace, progress)
 
 
@@ -189,11 +204,3 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _status_of(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, PermissionError):
-        return "unsafe"
-    return "error"

@@ -40,6 +40,8 @@ _SENT = {
     signal.SIGUSR2,
 }
 
+_OUT_OF_MEMORY = wire.encode_record(0, "memory", (), "MemoryError")  # made while there is room for it
+
 
 class Forks:
     """One child at a time."""
@@ -89,8 +91,13 @@ class Forks:
         try:
             if seed:
                 seed_generators(seed)
-            verdict = child.run_alone(program, arrays, self.namespace, self.page.note)
-            child.write_all(self.RESULT, wire.encode_record(0, *verdict))
+            try:
+                verdict = child.run_alone(program, arrays, self.namespace, self.page.note)
+                record = wire.encode_record(0, *verdict)
+            except (MemoryError, SystemError):  # our own lines found no room either, see `child.failure`
+                child.SPARE.close()
+                record = _OUT_OF_MEMORY
+            child.write_all(self.RESULT, record)
         finally:
             _exit(0)
 

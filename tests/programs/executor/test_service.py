@@ -308,6 +308,28 @@ def test_inputs_that_are_no_grids_are_refused(executor, inputs):
         executor.submit(Job("def transform(grid):\n    return grid", inputs, key="k"))
 
 
+# Each leaves less free memory than it takes to say so.
+BOMBS = {
+    "a chain of tuples": "a = None\n    while True: a = (a,)",
+    "small arrays": "kept = []\n    while True: kept.append(np.zeros(3))",
+    "grids in a queue": (
+        "from collections import deque\n    queue = deque([grid])\n    while queue:\n"
+        "        first = queue.popleft()\n        queue.extend(first.copy() for _ in range(4))"
+    ),
+    "texts": "kept = []\n    while True: kept.append('x' * 50 + str(len(kept)))",
+    "frames": "import sys\n    sys.setrecursionlimit(10**8)\n    def f(n): return f(n + 1) + 1\n    return f(0)",
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_a_program_that_uses_up_its_memory_in_small_pieces_is_out_of_memory(executor, what):
+    source = f"import numpy as np\ndef transform(grid):\n    {BOMBS[what]}\n# "
+    limits = Limits(60, 60, memory_mb=96)
+    for n in range(4):
+        execution = executor.submit(Job(source + str(n), GRIDS, limits)).result()
+        assert execution.status == "memory", execution
+
+
 # ---------------------------------------------------------------- anywhere
 
 
