@@ -16,20 +16,25 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from itertools import islice
 from queue import SimpleQueue
+from threading import Event, Thread
 
 import numpy as np
 
 from arcnb.errors import ArcnbError
 from arcnb.programs import wire
-from arcnb.programs.executor.lanes import Ticket
+from arcnb.programs.executor.lanes import Asker, Ticket
 from arcnb.programs.executor.limits import Execution, Job, Limits
 from arcnb.programs.executor.service import Service
 from arcnb.programs.sandbox.preload import kind_of
 
 _CELL = np.dtype(np.uint8)
 WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed
+
+
+def _stays() -> bool:
+    """Who asks by `submit` waits for the answer."""
+    return False
 
 
 class Executor:
@@ -70,34 +75,47 @@ class Executor:
     def run(self, jobs: Iterable[Job], ordered: bool = True) -> Iterator[Execution]:
         """Yield one execution a job, in the order of the jobs or as they come.
 
-        ``jobs`` may be endless: at most ``WINDOW`` of them are taken ahead of what has been consumed.
+        ``jobs`` may be endless, slow, or wait for earlier answers: a thread of its own takes from it, at most
+        ``WINDOW`` of them ahead of what has been consumed. What it raises is raised behind the answers to the
+        jobs before. Who leaves early (``break``, an error, ``close``) leaves no programs behind but those in
+        servers' hands and those that somebody else asked for, too.
         """
-        finished: SimpleQueue[tuple[int, Execution | BaseException]] = SimpleQueue()
-        source = enumerate(jobs)
-        taken = yielded = 0
+        finished, room, left = SimpleQueue(), SimpleQueue(), Event()
+
+        def add(job: Job, number: int) -> None:
+            deliver = partial(_deliver, finished, number)
+            self._add(job, deliver, deliver, left.is_set)
+
+        taking = add, jobs, finished, room, left
+        Thread(target=_take, args=taking, name="arcnb-jobs", daemon=True).start()
         early: dict[int, Execution | BaseException] = {}
-        while True:
-            for number, job in islice(source, WINDOW - (taken - yielded)):
-                deliver = partial(_deliver, finished, number)
-                self._add(job, deliver, deliver, wake=number % 32 == 0)
-                taken += 1
-            self._service.wake()
-            if yielded == taken:
-                return
-            while True:
+        yielded, taken, failure = 0, None, None
+        try:
+            while yielded != taken:
                 number, outcome = finished.get()
+                if number is None:
+                    taken, failure = outcome
+                    continue
                 early[number] = outcome
                 while (one := yielded if ordered else number) in early:
                     yield _unwrap(early.pop(one))
                     yielded += 1
-                if finished.empty():
-                    break
+                    room.put(None)
+        finally:
+            left.set()
+            room.put(None)
+            if yielded != taken:
+                self._service.forget_who_left()
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
         self._end()
 
-    def _add(self, job: Job, deliver: Callable, fail: Callable, wake: bool = True) -> None:
+    def _add(
+        self, job: Job, deliver: Callable, fail: Callable, has_left: Callable[[], bool] = _stays
+    ) -> None:
         limits = job.limits or self.limits
         if job.program is None or not job.program.strip():
             deliver(Execution("no_code", key=job.key))
@@ -108,8 +126,8 @@ class Executor:
             raise ArcnbError(f"job {job.key!r}: 1 to 65535 inputs expected, got {len(job.inputs)}")
         grids = [_grid_bytes(grid, number, job) for number, grid in enumerate(job.inputs)]
         program = job.program.encode("utf-8", "surrogatepass")
-        asker = (job.key, deliver, fail)
-        self._service.add(Ticket(program, grids, limits, kind_of(job.program), [asker]), wake)
+        asker = Asker(job.key, deliver, fail, has_left)
+        self._service.add(Ticket(program, grids, limits, kind_of(job.program), [asker]))
 
     def __enter__(self) -> Executor:
         return self
@@ -119,6 +137,31 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"Executor(workers={self.workers}, {self.limits})"
+
+
+def _take(
+    add: Callable[[Job, int], None],
+    jobs: Iterable[Job],
+    finished: SimpleQueue,
+    room: SimpleQueue,
+    left: Event,
+) -> None:
+    """Queue jobs while there is room, in a thread, for their source may wait for what comes of them.
+
+    At last say how many there were, and what the source raised.
+    """
+    taken, failure = 0, None
+    try:
+        for job in jobs:
+            if left.is_set():
+                return
+            add(job, taken)
+            taken += 1
+            if taken >= WINDOW:
+                room.get()
+    except BaseException as error:
+        failure = error
+    finished.put((None, (taken, failure)))
 
 
 def _deliver(finished: SimpleQueue, number: int, outcome: Execution | BaseException) -> None:

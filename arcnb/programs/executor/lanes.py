@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from arcnb.programs.executor.limits import Execution, Limits
 
@@ -21,6 +22,15 @@ Deliver = Callable[[Execution], object]
 Fail = Callable[[BaseException], object]
 
 
+class Asker(NamedTuple):
+    """Who is told of a verdict, or why there is none; ``has_left`` once nobody wants to hear it."""
+
+    key: object
+    deliver: Deliver
+    fail: Fail
+    has_left: Callable[[], bool]
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A distinct (program, inputs, limits) on its way, and everyone who asked for it."""
@@ -29,7 +39,7 @@ class Ticket:
     grids: list[bytes]
     limits: Limits
     kind: str
-    askers: list[tuple[object, Deliver, Fail]]
+    askers: list[Asker]
     number: int = 0
     losses: int = 0
     waiting_since: float = 0.0
@@ -38,6 +48,12 @@ class Ticket:
 
     def __post_init__(self) -> None:
         self.identity = self.program, tuple(self.grids), self.limits
+
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it; those who have left are forgotten."""
+        if any(asker.has_left() for asker in self.askers):
+            self.askers = [asker for asker in self.askers if not asker.has_left()]
+        return bool(self.askers)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +80,15 @@ class Lanes:
         else:
             queue = getattr(self, lane)
         (queue.appendleft if first else queue.append)(ticket)
+
+    def drop(self, tickets: Container[Ticket]) -> None:
+        """Take these out of line."""
+        for key, queue in list(self.shared.items()):
+            self.shared[key] = deque(ticket for ticket in queue if ticket not in tickets)
+            if not self.shared[key]:
+                del self.shared[key]
+        self.alone = deque(ticket for ticket in self.alone if ticket not in tickets)
+        self.slow = deque(ticket for ticket in self.slow if ticket not in tickets)
 
     def quick(self, kind: tuple[str, int] | None, share: int) -> tuple[str, list[Ticket]] | None:
         """The oldest quick work (for a kind of server, if given): its lane and its tickets.

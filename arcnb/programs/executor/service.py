@@ -46,19 +46,21 @@ class Service:
         self._closed = False
         self._failure: BaseException | None = None  # what ended the thread, other than a call of close
         self._asleep = False
+        self._is_full = False  # what comes has to wait for a server: it need not be seen before there is news
         self._to_warm = False
+        self._somebody_left = False
         self.program_seconds = 0.0
 
     # ---------------------------------------------------------------- called from any thread
 
-    def add(self, ticket: Ticket, wake: bool = True) -> None:
-        """Queue a ticket; its askers are answered from the service's thread, which ``wake`` makes look."""
+    def add(self, ticket: Ticket) -> None:
+        """Queue a ticket; its askers are answered from the service's thread."""
         if self._pid != os.getpid():
             self._reset()  # we are a fork of the process that the servers belong to: start our own
         with self._lock:  # what is appended here is seen by the thread, at the latest by its last look
             self._start()
             self._inbox.append(ticket)
-        if wake:
+        if not self._is_full:
             self.wake()
 
     def warm(self) -> None:
@@ -69,6 +71,12 @@ class Service:
             self._start()
             self._to_warm = True
         self.wake()
+
+    def forget_who_left(self) -> None:
+        """Have what nobody waits for any more dropped before it is run."""
+        if self._pid == os.getpid():
+            self._somebody_left = True
+            self.wake()
 
     def wake(self) -> None:
         """Have the thread look at what was added."""
@@ -120,15 +128,19 @@ class Service:
                     self._to_warm = False
                     self.pool.warm()
                 self._take_in()
+                if self._somebody_left:
+                    self._somebody_left = False
+                    self._drop_unwanted()
                 self._hand_out()
                 self._settle_all(self.pool.send())
+                self._is_full = bool(self._lanes.shared or self._lanes.alone)
                 self._asleep = True
                 for key, events in selector.select(0 if self._inbox else 1.0):
                     if key.data is None:
                         self._woken.recv(4096)
                     else:
                         self._settle_all(self.pool.serve(key.data, events))
-                self._asleep = False
+                self._asleep = self._is_full = False
                 self._settle_all(self.pool.check_hung())
                 if self.pool.well_fed:
                     time.sleep(NAP_SECONDS)
@@ -143,8 +155,8 @@ class Service:
                 unanswered = [*self._flying.values(), *self._inbox]
             self.pool.close()
             for ticket in unanswered:
-                for _, _, fail in ticket.askers:
-                    fail(error)
+                for asker in ticket.askers:
+                    asker.fail(error)
             selector.close()
             self._woken.close()
             self._wake.close()
@@ -164,6 +176,15 @@ class Service:
                 ticket.number = self._number
                 self._flying[identity] = ticket
                 self._lanes.put(ticket, "shared" if self.shared else "alone")
+
+    def _drop_unwanted(self) -> None:
+        """Those in a server's hands are run; what becomes of them is dropped then."""
+        unwanted = {ticket for ticket in self._flying.values() if not ticket.is_wanted()}
+        batches = [batch for server in self.pool.servers for batch in server.batches]
+        held = {ticket for batch in batches for ticket in batch.tickets.values()}
+        for ticket in unwanted - held:
+            del self._flying[ticket.identity]
+        self._lanes.drop(unwanted)
 
     def _hand_out(self) -> None:
         """Give waiting tickets to servers: quick ones first, slow ones when no quick one waits."""
@@ -197,6 +218,9 @@ class Service:
     def _settle(self, ticket: Ticket, record: wire.Record, lane: str) -> None:
         """What follows from a record: another lane, a second run, or the final verdict."""
         self.program_seconds += record.seconds
+        if not ticket.is_wanted():
+            del self._flying[ticket.identity]
+            return
         if record.status == "slow" and lane != "slow":
             # One that was only kept from running, by a busy machine, goes before those that ran on and on.
             self._lanes.put(ticket, "slow", first=record.cpu_seconds < PATIENCE[lane] / 2)

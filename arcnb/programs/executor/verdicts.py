@@ -20,7 +20,7 @@ def execution_of(record: wire.Record, ticket: Ticket) -> Execution:
         record.seconds,
         record.cpu_seconds,
         record.memory_mb,
-        ticket.askers[0][0],
+        ticket.askers[0].key,
     )
 
 
@@ -46,5 +46,5 @@ def compared(first: Execution, second: Execution) -> Execution:
 
 def answer(ticket: Ticket, execution: Execution) -> None:
     """Tell everyone who asked, each with the key of its own job."""
-    for key, deliver, _ in ticket.askers:
+    for key, deliver, *_ in ticket.askers:
         deliver(execution if execution.key is key else replace(execution, key=key))

@@ -108,6 +108,54 @@ def test_endless_streams_are_taken_only_as_far_as_they_are_consumed(executor):
     stream.close()
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_source_may_make_its_next_job_from_earlier_answers(executor, ordered):
+    answers = queue.SimpleQueue()
+
+    def jobs():
+        number = 40_000
+        for _ in range(3):
+            yield Job(program(number), GRIDS)
+            number = answers.get(timeout=60) + 1
+
+    for execution in executor.run(jobs(), ordered):
+        answers.put(answer(execution))
+    assert answers.qsize() == 0, "the source took every one"
+
+
+def test_what_a_source_raises_comes_behind_the_answers_to_its_jobs(executor):
+    def jobs():
+        yield from (Job(program(41_000 + n), GRIDS) for n in range(5))
+        raise LookupError("no more")
+
+    stream, answers = executor.run(jobs()), []
+    with pytest.raises(LookupError, match="no more"):
+        answers.extend(map(answer, stream))  # takes what there is first
+    assert list(stream) == []
+    assert answers == list(range(41_000, 41_005))
+
+
+@pytest.mark.parametrize("how", ["break", "error", "close"])
+def test_who_leaves_a_stream_early_leaves_no_programs_behind(how):
+    """But those that a server has in hand; another who asked for one of them has its answer."""
+    jobs = [Job(program(1), GRIDS), *(endless(n) for n in range(300)), Job(program(2), GRIDS)]
+    with Executor(workers=1, limits=ROOMY) as executor:
+        stream = executor.run(iter(jobs))
+        assert answer(next(stream)) == 1
+        wait_for(lambda: len(executor._service._flying) >= 300)
+        other = executor.submit(Job(program(2), GRIDS))
+        if how == "error":
+            with pytest.raises(KeyboardInterrupt):
+                stream.throw(KeyboardInterrupt)
+        elif how == "break":
+            del stream
+        else:
+            stream.close()
+        assert answer(other.result()) == 2
+        wait_for(lambda: len(executor._service._flying) <= 8 + 1, 30)  # of a minute each
+        assert answer(executor.submit(Job(program(3), GRIDS)).result()) == 3
+
+
 def test_no_program_is_a_verdict(executor):
     for nothing in (None, "", "  \n"):
         assert executor.submit(Job(nothing, GRIDS, key=5)).result().status == "no_code"
@@ -846,8 +894,10 @@ def test_no_program_waits_for_a_server_to_start_while_a_ready_one_has_room(monke
         assert answer(executor.submit(Job(program(1), GRIDS)).result()) == 1
         monkeypatch.setattr(warm_server, "START", "import time; time.sleep(20)\n" + warm_server.START)
         found = queue.SimpleQueue()
-        for number in range(2, 9):  # the service sees all of them at once
-            executor._add(Job(program(number), GRIDS), found.put, found.put, wake=False)
+        with monkeypatch.context() as asleep:  # the service sees all of them at once
+            asleep.setattr(executor._service, "wake", lambda: None)
+            for number in range(2, 9):
+                executor._add(Job(program(number), GRIDS), found.put, found.put)
         executor._service.wake()
         assert sorted(answer(found.get(timeout=60)) for _ in range(7)) == list(range(2, 9))
         assert [server.ready for server in executor._service.pool.servers] == [True, False]
