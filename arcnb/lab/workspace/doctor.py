@@ -161,7 +161,8 @@ def _sandbox() -> Iterator[Finding]:
             return
     lost = [str(warning.message) for warning in caught]
     if execution.status != "ok":
-        yield Finding("bad", "programs", f"{execution.status}: {execution.error_message}")
+        why = execution.error_message or execution.error_type
+        yield Finding("bad", "programs", f"{execution.status}: {why}")
     elif not lost:
         yield Finding("ok", "programs", "run alone, behind Landlock and a system-call filter")
     for sentence in lost:

@@ -53,7 +53,8 @@ def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
     for problem, results in zip(solved, languages.run(trials), strict=True):
         for number, (test, result) in enumerate(zip(problem.tests, results, strict=True)):
             if not result.passed:
-                got = result.shown if result.status == "ok" else f"{result.status}: {result.error_message}"
+                why = result.error_message or result.error_type
+                got = result.shown if result.status == "ok" else f"{result.status}: {why}"
                 raise ArcnbError(
                     f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
                     f"fails test {number} ({test.call or 'script'}): {got}"

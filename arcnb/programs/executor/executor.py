@@ -13,7 +13,7 @@ also inside a notebook. One executor serves rewards, search and inference of a s
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -117,11 +117,13 @@ class Executor:
         self, job: Job, deliver: Callable, fail: Callable, has_left: Callable[[], bool] = _stays
     ) -> None:
         limits = job.limits or self.limits
+        if not isinstance(job.program, str | None):
+            raise ArcnbError(f"job {job.key!r}: the program must be text, got {type(job.program).__name__}")
         if job.program is None or not job.program.strip():
             deliver(Execution("no_code", key=job.key))
             return
-        if not isinstance(job.program, str):
-            raise ArcnbError(f"job {job.key!r}: the program must be text, got {type(job.program).__name__}")
+        if not isinstance(job.inputs, Sequence | np.ndarray):
+            raise ArcnbError(f"job {job.key!r}: a tuple of inputs expected, got {type(job.inputs).__name__}")
         if not 0 < len(job.inputs) < 1 << 16:
             raise ArcnbError(f"job {job.key!r}: 1 to 65535 inputs expected, got {len(job.inputs)}")
         grids = [_grid_bytes(grid, number, job) for number, grid in enumerate(job.inputs)]
@@ -176,7 +178,10 @@ def _unwrap(outcome: Execution | BaseException) -> Execution:
 
 def _grid_bytes(value: object, number: int, job: Job) -> bytes:
     """An input as the wire carries it; ``ArcnbError`` names the input that is no grid."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise ArcnbError(f"job {job.key!r}, input {number}: a grid expected, got what is no array") from None
     shape, kind = array.shape, array.dtype
     if len(shape) != 2 or kind.kind not in "iu" or not (min(shape) > 0 and max(shape) <= wire.MAX_SIDE):
         raise ArcnbError(

@@ -1,7 +1,8 @@
 """What a program may use, what is asked of the executor, and what it answers.
 
 ``Limits`` bound one program, a ``Job`` is one program with its inputs, an ``Execution`` is the verdict.
-All three are frozen: a job can be hashed, compared and sent to another thread.
+All three are frozen, so that any thread may have them. Limits are compared by value; a job and an execution,
+which hold arrays, are equal to themselves alone.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Limits:
         return self._hash  # computed once: every job is looked up by its limits several times
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
     """One program and the grids it is called on; ``key`` is the caller's and comes back with the verdict."""
 
@@ -80,7 +81,7 @@ class Job:
     key: object = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Execution:
     """The verdict on one job.
 

@@ -22,7 +22,8 @@ from arcnb.programs import wire
 from arcnb.programs.executor.lanes import Lanes, Ticket, server_kind
 from arcnb.programs.executor.limits import Execution
 from arcnb.programs.executor.pool import PATIENCE, News, Pool
-from arcnb.programs.executor.verdicts import answer, compared, execution_of
+from arcnb.programs.executor.verdicts import answer, compared, execution_of, tell
+from arcnb.programs.sandbox.time_limits import CLOCK
 
 NAP_SECONDS = 0.004
 MAX_LOSSES = 10  # how often a job may lose its process before that counts as its own doing
@@ -101,7 +102,10 @@ class Service:
         self._thread.start()
 
     def close(self) -> None:
-        """End every server, wait for it, and fail what was not answered."""
+        """End every server, wait for it, and fail what was not answered.
+
+        In the service's own thread (a callback, or garbage collection there) that follows once this returns.
+        """
         if self._pid != os.getpid():
             return  # we are a fork: the servers are not ours, and a thread left behind may hold the lock
         with self._lock:
@@ -109,7 +113,8 @@ class Service:
         if self._thread is not None:
             with contextlib.suppress(OSError):
                 self._wake.send(b"x")
-            self._thread.join()
+            if self._thread is not threading.current_thread():
+                self._thread.join()
 
     # ---------------------------------------------------------------- the service's thread
 
@@ -156,7 +161,7 @@ class Service:
             self.pool.close()
             for ticket in unanswered:
                 for asker in ticket.askers:
-                    asker.fail(error)
+                    tell(asker.fail, error)
             selector.close()
             self._woken.close()
             self._wake.close()
@@ -247,7 +252,8 @@ class Service:
                 execution = compared(ticket.first, execution)
         identity = ticket.identity
         del self._flying[identity]
-        if record.status != "crashed":
+        by_the_clock = record.status == "timeout" and (record.error_message or "").endswith(CLOCK)
+        if record.status != "crashed" and not by_the_clock:  # either may have been the machine's doing
             self._remembered[identity] = execution
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from arcnb.programs import wire
@@ -32,7 +34,7 @@ def compared(first: Execution, second: Execution) -> Execution:
     if second.status in ("timeout", "memory"):
         return second
     if second.status != "ok":
-        message = f"a second run ended with {second.status}: {second.error_message}"
+        message = f"a second run ended with {second.status}: {second.error_message or second.error_type}"
     else:
         pairs = zip(first.outputs, reversed(second.outputs), strict=True)
         differ = [n for n, (a, b) in enumerate(pairs, 1) if a.shape != b.shape or (a != b).any()]
@@ -47,4 +49,12 @@ def compared(first: Execution, second: Execution) -> Execution:
 def answer(ticket: Ticket, execution: Execution) -> None:
     """Tell everyone who asked, each with the key of its own job."""
     for key, deliver, *_ in ticket.askers:
-        deliver(execution if execution.key is key else replace(execution, key=key))
+        tell(deliver, execution if execution.key is key else replace(execution, key=key))
+
+
+def tell(callback: Callable, what: Execution | BaseException) -> None:
+    """What an asker's own code raises there is logged, as futures do, and keeps nobody from an answer."""
+    try:
+        callback(what)
+    except BaseException:
+        logging.getLogger(__name__).exception("exception calling the callback of a program")

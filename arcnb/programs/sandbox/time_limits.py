@@ -22,6 +22,7 @@ from arcnb.programs.wire import Orders
 _PROGRESS = struct.Struct("<Idd")
 _EMPTY = bytes(mmap.PAGESIZE)
 BY_THE_CLOCK = 3.0  # times its limit that a program has by the clock: it may wait for a processor
+CLOCK = "by the clock"  # so ends the message where that was too long, which the machine may have done
 EXIT_SECONDS = 0.05  # for a process that has closed its pipe to end by itself
 EXIT_CPU_SECONDS = 0.005  # ending needs microseconds
 
@@ -76,7 +77,7 @@ class Watch:
         for what, limit, worked, passed in clocks:
             longest = BY_THE_CLOCK * limit
             if worked >= limit or passed >= longest:
-                bound = f"{limit:g} s" if worked >= limit else f"{longest:g} s by the clock"
+                bound = f"{limit:g} s" if worked >= limit else f"{longest:g} s {CLOCK}"
                 late = f"{what} took longer than {bound}"
                 return 0.0, ("timeout", "Timeout", late)
             left = min(left, limit - worked, longest - passed)

@@ -261,6 +261,15 @@ def test_a_second_run_out_of_time_or_memory_is_no_nondeterminism(executor, end, 
     assert (execution.status, execution.outputs) == (status, None)
 
 
+def test_a_second_run_that_fails_without_a_message_is_said_by_its_type(executor):
+    program = (
+        "calls = 0\ndef transform(grid):\n    global calls\n    calls += 1\n"
+        f"    assert calls > 1 or len(grid) != {len(GRIDS[-1])}\n    return grid"
+    )
+    execution = executor.submit(Job(program, GRIDS, STRICT)).result()
+    assert execution.error_message == "a second run ended with error: AssertionError"
+
+
 def test_a_deterministic_program_passes_the_second_run(executor):
     execution = executor.submit(Job("def transform(grid):\n    return grid.T", GRIDS, STRICT)).result()
     assert execution.status == "ok"

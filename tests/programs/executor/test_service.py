@@ -256,6 +256,20 @@ def test_a_program_that_sleeps_has_three_times_its_limit(executor, seconds, what
     assert execution.error_message == f"{what} took longer than 0.3 s by the clock"
 
 
+def test_what_took_too_long_by_the_clock_is_asked_again():
+    """The machine may have been busy elsewhere, or asleep; too much processor time is the program's own."""
+    naps = "import time\ndef transform(grid):\n    time.sleep(60)"
+    busy = "def transform(grid):\n    while True: pass"
+    with Executor(workers=1, limits=Limits(60, 0.05)) as executor:
+        for source, again in ((naps, True), (busy, False)):
+            first = executor.submit(Job(source, GRIDS)).result()
+            assert first.status == "timeout"
+            again = again or first.error_message.endswith("by the clock")
+            spent = executor.program_seconds
+            executor.submit(Job(source, GRIDS)).result()
+            assert (executor.program_seconds > spent) == again
+
+
 def endless(number: int) -> Job:
     """A program that goes on for a minute, or until its executor closes."""
     return Job(f"def transform(grid):\n    while True: {number}", GRIDS, Limits(60, 60))
@@ -349,11 +363,29 @@ def test_a_forged_answer_hides_no_time():
         (np.zeros(3, int),),
         (GRID + 0.0,),
         (GRID + 9,),
+        ([[1, 2], [3]],),
+        (None,),
+        None,
+        7,
     ],
 )
 def test_inputs_that_are_no_grids_are_refused(executor, inputs):
     with pytest.raises(ArcnbError, match="job 'k'"):
         executor.submit(Job("def transform(grid):\n    return grid", inputs, key="k"))
+
+
+@pytest.mark.parametrize("source", [7, b"def transform(grid): return grid", ["a"]])
+def test_a_program_that_is_no_text_is_refused(executor, source):
+    with pytest.raises(ArcnbError, match=f"job 'k': the program must be text, got {type(source).__name__}"):
+        executor.submit(Job(source, GRIDS, key="k"))
+
+
+def test_jobs_and_executions_are_equal_to_themselves_alone(executor):
+    one, same = Job(program(1), GRIDS), Job(program(1), GRIDS)
+    answers = list(executor.run([one, same]))
+    for pair in ([one, same], answers):
+        assert len(set(pair)) == 2
+        assert pair[0] == pair[0] != pair[1]
 
 
 # Each leaves less free memory than it takes to say so.
@@ -379,6 +411,33 @@ def test_a_program_that_uses_up_its_memory_in_small_pieces_is_out_of_memory(exec
 
 
 # ---------------------------------------------------------------- anywhere
+
+
+def test_an_executor_can_be_closed_in_a_callback():
+    before = descendants()
+    executor = Executor(workers=1, limits=ROOMY)
+    first, waiting = executor.submit(Job(program(1), GRIDS)), executor.submit(endless(1))
+    first.add_done_callback(lambda _: executor.close())
+    with pytest.raises(CancelledError):
+        waiting.result(timeout=50)
+    assert answer(first.result()) == 1
+    wait_for(lambda: descendants() == before)
+    executor.close()
+
+
+class _Failure(BaseException):
+    pass
+
+
+def test_a_callback_that_fails_costs_nobody_else_an_answer(executor, caplog):
+    def fail(_: object) -> None:
+        raise _Failure("on purpose")
+
+    futures = [executor.submit(Job(CLOSING.format("time.sleep(0)", 7), GRIDS)) for _ in range(3)]
+    futures[0].add_done_callback(fail)
+    assert {future.result(timeout=60).status for future in futures} == {"crashed"}
+    assert answer(executor.submit(Job(program(42_000), GRIDS)).result()) == 42_000
+    assert "on purpose" in caplog.text
 
 
 def test_many_threads_share_one_executor(executor):
