@@ -1,8 +1,8 @@
 """A system-call filter as data: an allow list for a program's child, in classic BPF, loaded by plain ctypes.
 
 Everything not listed fails with EPERM: fork, exec, sockets, signals, ptrace, limits, namespaces,
-descriptors of other kinds. `openat` passes for reading only. It knows the numbers of x86-64 and arm64;
-elsewhere there is no filter.
+descriptors of other kinds. `openat` passes for reading only, `futex` for locks within a process only. It
+knows the numbers of x86-64 and arm64; elsewhere there is no filter.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ _ALLOWED = {
     "sigaltstack": (131, 132),
     "gettid": (186, 178),
     "time": (201, None),
-    "futex": (202, 98),
     "sched_getaffinity": (204, 123),
     "getdents64": (217, 61),
     "restart_syscall": (219, 128),
@@ -65,13 +64,21 @@ _ALLOWED = {
     "rseq": (334, 293),
 }
 _OPENAT = (257, 56)
+_FUTEX = (202, 98)
+_FUTEX_PRIVATE = 128  # without it two programs that map the same library file could wake each other
 _AUDIT_ARCH = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_PATH", 0)
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # _DENY: errno 1, EPERM
 _MISSING = 0x00050026  # errno 38, ENOSYS
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = (
+    0,
+    4,
+    16,
+    24,
+    32,
+)  # offsets in struct seccomp_data
 _X32 = 1 << 30  # calls of another table begin there
 _CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x10000
 
@@ -126,7 +133,8 @@ def filter_program(files: bool, machine: str | None = None) -> bytes | None:
         for name, pair in _ALLOWED.items()
         if pair[column] is not None and (files or name not in lookups)
     )
-    return _packed(arch, _bisect(allowed, _OPENAT[column] if files else None))
+    looked_at = {_FUTEX[column]: "lock"} | ({_OPENAT[column]: "open"} if files else {})
+    return _packed(arch, _bisect(allowed, looked_at))
 
 
 def _packed(arch: int, body: list[tuple[int, int, int, int]]) -> bytes:
@@ -135,22 +143,28 @@ def _packed(arch: int, body: list[tuple[int, int, int, int]]) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in head + body)
 
 
-def _bisect(allowed: list[int], opening: int | None) -> list[tuple[int, int, int, int]]:
-    """Instructions that allow the numbers (sorted), and ``opening`` for reading, and deny the others."""
+def _bisect(allowed: list[int], looked_at: dict[int, str]) -> list[tuple[int, int, int, int]]:
+    """Instructions that allow the numbers (sorted), those of ``looked_at`` by an argument, and no others."""
     # Boundaries where the answer changes; a leaf is a plain return, so every branch ends by itself.
     points: dict[int, str] = {}
     for number in allowed:
         points[number] = "allow"
         points[number + 1] = "deny"
-    if opening is not None:
-        points[opening] = "open"
-        points.setdefault(opening + 1, "deny")
+    for number, leaf in looked_at.items():
+        points[number] = leaf
+        points.setdefault(number + 1, "deny")
     answers = [(0, "deny"), *sorted(points.items())] if 0 not in points else sorted(points.items())
     answers = [pair for n, pair in enumerate(answers) if n == 0 or pair[1] != answers[n - 1][1]]
 
     leaves = {
         "allow": [(_RETURN, 0, 0, _ALLOW)],
         "deny": [(_RETURN, 0, 0, _DENY)],
+        "lock": [
+            (_LOAD, 0, 0, _SECOND_ARGUMENT),
+            (_ANY_BIT, 0, 1, _FUTEX_PRIVATE),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _DENY),
+        ],
         "open": [
             (_LOAD, 0, 0, _THIRD_ARGUMENT),
             (_ANY_BIT, 1, 0, _WRITING),

@@ -47,6 +47,12 @@ _ESCAPES = {
     "the filter cannot be replaced": (
         f"{_RAW}def transform(grid):\n    return [[7]] if libc.prctl(22, 0, 0, 0, 0) == 0 or libc.syscall(317, 0, 0, 0) == 0 else [[1]]"
     ),
+    "no lock is shared with another process": (
+        f"{_RAW}def transform(grid):\n    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)\n"
+        "    at = libc.mmap(None, 4096, 1, 1, os.open(os.__file__, os.O_RDONLY), 0)\n"
+        "    woken = [libc.syscall(202, ctypes.c_void_p(at), wake, 1, None, None, 0) for wake in (1, 10, 1 | 256)]\n"
+        "    return [[7]] if any(found != -1 for found in woken) else [[1]]"
+    ),
     "a fork that would leave the session is refused": (
         "import os\ndef transform(grid):\n    if os.fork() == 0:\n        os.setsid()\n        while True: pass\n    return [[7]]"
     ),
@@ -175,6 +181,7 @@ for _group, _verdicts in ((_CALLS, {"ok"}), (_ESCAPES, _ANY), (_CHANNELS, {"cras
 for _name, _verdict in {
     "death with the server cannot be switched off": {"ok"},
     "the filter cannot be replaced": {"ok"},
+    "no lock is shared with another process": {"ok"},
     "a fork that would leave the session is refused": {"unsafe"},
     "no memory through any name in proc": {"ok"},
     "no descriptors or folders of the server through proc": {"ok"},

@@ -900,9 +900,9 @@ def test_a_server_that_is_always_killed_as_it_starts_is_an_error_that_names_memo
 def test_a_server_that_hangs_as_it_starts_is_an_error_that_says_so(monkeypatch):
     monkeypatch.setattr("arcnb.programs.executor.warm_server.START", "import time; time.sleep(1000)")
     monkeypatch.setattr("arcnb.programs.executor.pool.GRACE_SECONDS", 0.0)
-    with Executor(workers=1) as executor:
-        with pytest.raises(ArcnbError, match=r"cannot start .*: it said nothing for too long"):
-            executor.submit(Job(program(1), GRIDS, Limits(0.05, 0.05))).result(timeout=120)
+    hung = r"cannot start .*: it said nothing for too long"
+    with Executor(workers=1) as executor, pytest.raises(ArcnbError, match=hung):
+        executor.submit(Job(program(1), GRIDS, Limits(0.05, 0.05))).result(timeout=120)
 
 
 def test_jobs_after_a_warming_that_failed_name_its_cause(monkeypatch):

@@ -150,7 +150,10 @@ def test_the_service_works_with_a_wall_missing(monkeypatch, handicap, loss):
 # ---------------------------------------------------------------- the filter, by interpretation
 
 
-def decide(program: bytes, arch: int, number: int, third: int = 0) -> int:
+PRIVATE = 128  # of futex
+
+
+def decide(program: bytes, arch: int, number: int, third: int = 0, second: int = PRIVATE) -> int:
     """What the kernel would answer: run the BPF program on one system call."""
     instructions = list(struct.iter_unpack("<HBBI", program))
     at = value = 0
@@ -160,7 +163,7 @@ def decide(program: bytes, arch: int, number: int, third: int = 0) -> int:
         if code == 0x06:
             return constant
         if code == 0x20:
-            value = {0: number, 4: arch, 32: third}[constant]
+            value = {0: number, 4: arch, 24: second, 32: third}[constant]
         else:
             holds = {0x15: value == constant, 0x35: value >= constant, 0x45: bool(value & constant)}[code]
             at += jump if holds else otherwise
@@ -178,14 +181,17 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine, files):
         for name in ("newfstatat", "readlinkat", "statx", "getdents64", "getcwd")
     }
     allowed = {n for n in range(1000) if decide(program, arch, n) == seccomp._ALLOW}
-    opening = {seccomp._OPENAT[column]} if files else set()
+    locking, opening = {seccomp._FUTEX[column]}, {seccomp._OPENAT[column]} if files else set()
     if files:
-        assert allowed == listed | opening
+        assert allowed == listed | locking | opening
     else:
-        assert allowed < listed
+        assert allowed < listed | locking
         assert not allowed & looking
     for flags in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_APPEND):
         assert decide(program, arch, seccomp._OPENAT[column], flags) == seccomp._DENY
+    for operation in (0, 1, 3, 9, 1 + 256):  # waiting and waking, with the system's clock as well
+        assert decide(program, arch, seccomp._FUTEX[column], second=operation) == seccomp._DENY
+        assert decide(program, arch, seccomp._FUTEX[column], second=operation + PRIVATE) == seccomp._ALLOW
     assert decide(program, arch, 0x40000000 + 1) == seccomp._DENY
     assert decide(program, 0x40000003, 1) == seccomp._KILL
 
