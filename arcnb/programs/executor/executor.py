@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event
 
 import numpy as np
 
@@ -75,39 +75,38 @@ class Executor:
     def run(self, jobs: Iterable[Job], ordered: bool = True) -> Iterator[Execution]:
         """Yield one execution a job, in the order of the jobs or as they come.
 
-        ``jobs`` may be endless, slow, or wait for earlier answers: a thread of its own takes from it, at most
-        ``WINDOW`` of them ahead of what has been consumed. What it raises is raised behind the answers to the
-        jobs before. Who leaves early (``break``, an error, ``close``) leaves no programs behind but those in
-        servers' hands and those that somebody else asked for, too.
+        ``jobs`` may be endless or slow: at most ``WINDOW`` of them are taken ahead of what has been consumed,
+        and what is finished is given before the next is taken. What their source raises is raised behind the
+        answers to the jobs before. Who leaves early (``break``, an error, ``close``) leaves no programs
+        behind but those in servers' hands and those that somebody else asked for, too.
         """
-        finished, room, left = SimpleQueue(), SimpleQueue(), Event()
-
-        def add(job: Job, number: int) -> None:
-            deliver = partial(_deliver, finished, number)
-            self._add(job, deliver, deliver, left.is_set)
-
-        taking = add, jobs, finished, room, left
-        Thread(target=_take, args=taking, name="arcnb-jobs", daemon=True).start()
+        finished: SimpleQueue[tuple[int, Execution | BaseException]] = SimpleQueue()
+        source, left = enumerate(jobs), Event()
         early: dict[int, Execution | BaseException] = {}
-        yielded, taken, failure = 0, None, None
+        taken, yielded, end = 0, 0, None
         try:
-            while yielded != taken:
-                number, outcome = finished.get()
-                if number is None:
-                    taken, failure = outcome
-                    continue
-                early[number] = outcome
-                while (one := yielded if ordered else number) in early:
-                    yield _unwrap(early.pop(one))
-                    yielded += 1
-                    room.put(None)
+            while end is None or yielded < taken:
+                waits = end is not None or taken - yielded == WINDOW
+                if not waits:
+                    try:
+                        number, job = next(source)
+                        deliver = partial(_deliver, finished, number)
+                        self._add(job, deliver, deliver, left.is_set)
+                        taken += 1
+                    except Exception as error:
+                        end = error
+                while waits or not finished.empty():
+                    number, outcome = finished.get()
+                    waits, early[number] = False, outcome
+                    while (one := yielded if ordered else number) in early:
+                        yield _unwrap(early.pop(one))
+                        yielded += 1
         finally:
             left.set()
-            room.put(None)
-            if yielded != taken:
+            if yielded < taken:
                 self._service.forget_who_left()
-        if failure is not None:
-            raise failure
+        if not isinstance(end, StopIteration):
+            raise end
 
     def close(self) -> None:
         """End every process of the service and wait for it; jobs not yet answered fail."""
@@ -139,31 +138,6 @@ class Executor:
 
     def __repr__(self) -> str:
         return f"Executor(workers={self.workers}, {self.limits})"
-
-
-def _take(
-    add: Callable[[Job, int], None],
-    jobs: Iterable[Job],
-    finished: SimpleQueue,
-    room: SimpleQueue,
-    left: Event,
-) -> None:
-    """Queue jobs while there is room, in a thread, for their source may wait for what comes of them.
-
-    At last say how many there were, and what the source raised.
-    """
-    taken, failure = 0, None
-    try:
-        for job in jobs:
-            if left.is_set():
-                return
-            add(job, taken)
-            taken += 1
-            if taken >= WINDOW:
-                room.get()
-    except BaseException as error:
-        failure = error
-    finished.put((None, (taken, failure)))
 
 
 def _deliver(finished: SimpleQueue, number: int, outcome: Execution | BaseException) -> None:
