@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from arcnb.arc.augmentation import Augmentation
+from arcnb.arc.encodings import grid_encoding
+from arcnb.arc.grids import N_COLORS
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError, some
@@ -23,14 +27,51 @@ QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.97, 1.0)
 CONTEXTS = (1024, 2048, 4096, 8192, 16384)
 
 
-def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer) -> int:
-    """Tokens of the task's longest prompt; only the shown test input changes a prompt's length.
+def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer, augment: str = "all") -> int:
+    """Tokens of the task's longest prompt in all views that `augment`, an entry of AUGMENTATIONS, allows.
 
-    (The order of the pairs does not, and colours are one token each in every encoding of one.)
+    The shown test input changes a prompt's length, a turn does (a tall grid has more line breaks), and so do
+    colors that are not written in equally many tokens. The order of the pairs does not. Where tokens of one
+    cell depend on its neighbors' colors, as of `symbols`, this is an estimate.
     """
+    cost = _color_tokens(tokenizer, prompt_format.encoding)
+    even = bool((cost == cost[:, :1]).all())
     order = tuple(range(len(task.train)))
-    views = [View(Augmentation(), order, index) for index in range(len(task.test))]
-    return max(len(prompt_format.prompt_ids(tokenizer, view.apply(task))) for view in views)
+    longest = 0
+    for index in range(len(task.test)):
+        # With uneven colors it matters which side's cells begin the lines.
+        for turn in range(1 if augment in ("none", "colors") else 2 if even else 4):
+            view = View(Augmentation(n_rot90=turn), order, index)
+            shown = view.apply(task)
+            if not even and augment in ("all", "colors"):
+                shown = Augmentation(color_map=_longest_colors(shown, cost)).apply_task(shown)
+            longest = max(longest, len(prompt_format.prompt_ids(tokenizer, shown)))
+    return longest
+
+
+@lru_cache(8)  # every task asks for it
+def _color_tokens(tokenizer, encoding: str) -> np.ndarray:
+    """What a cell of each color costs, float64 (2, 10): as a line's first cell, and behind others; tokens,
+    but for a constant of each row."""
+    write = grid_encoding(encoding).to_text
+    shapes = [
+        [(color,) * width] * height for height, width in ((8, 1), (1, 1), (1, 9)) for color in range(10)
+    ]
+    texts = [f"\n{write(grid)}\n" for grid in shapes]
+    tall, cell, wide = np.reshape([len(ids) for ids in tokenizer(texts)["input_ids"]], (3, N_COLORS))
+    return np.stack([tall / 8, (wide - cell) / 8])
+
+
+def _longest_colors(shown: Task, cost: np.ndarray) -> tuple[int, ...]:
+    """The color_map that makes the shown grids cost most, by `_color_tokens`."""
+    from scipy.optimize import linear_sum_assignment
+
+    pairs = (*shown.train, *shown.test)
+    grids = [grid for pair in pairs for grid in (pair.input, pair.output) if grid is not None]
+    first = np.bincount(np.concatenate([grid[:, 0] for grid in grids]), minlength=N_COLORS)
+    later = np.bincount(np.concatenate([grid[:, 1:].ravel() for grid in grids]), minlength=N_COLORS)
+    tokens = np.outer(first, cost[0]) + np.outer(later, cost[1])
+    return tuple(linear_sum_assignment(tokens, maximize=True)[1].tolist())
 
 
 def _measured(

@@ -36,7 +36,7 @@ class ProblemRows(PromptRows):
         return task, PLAIN_VIEW
 
     @staticmethod
-    def longest_prompt(task: Problem, prompt_format: ProblemFormat, tokenizer) -> int:
+    def longest_prompt(task: Problem, prompt_format: ProblemFormat, tokenizer, augment: str = "") -> int:
         return len(prompt_format.prompt_ids(tokenizer, task))
 
 

@@ -20,7 +20,7 @@ from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import cache_bytes_per_token
 from arcnb.models.merging import TOKENIZER
-from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, fits, open_backend
 from arcnb.rl.engine.adapter_alone import policy_folder, write_adapter
 from arcnb.rl.resuming.run_state import RunState
 
@@ -104,6 +104,13 @@ class CpuGeneration(VLLMGeneration):
             seed = derive_seed(args.seed, kind, step, count - 1, *prompt)
             requests.append(Request(own[0], len(own), seed, number))
         sampling = Sampling(max_tokens=self.max_completion_length, logprob=True)
+        for request in requests:
+            if not fits(request, sampling, self._backend.context):
+                raise ArcnbError(
+                    f"a prompt has {len(request.prompt_ids)} tokens, and with max_completion_length="
+                    f"{self.max_completion_length} that is more than the context of "
+                    f"{self._backend.context}; lower max_prompt_length, or raise max_length"
+                )
         made = {(one.key, one.index): one for one in self._backend.generate(requests, sampling)}
         rows = [made[request.key, index] for request in requests for index in range(request.n)]
         logprobs = [[[value] for value in row.token_logprobs] for row in rows]

@@ -127,7 +127,8 @@ def prompt_rows(
     n_tasks: only so many of them, in an order drawn from the seed (0: all, in their own order).
     """
     order = rng(seed, "tasks").permutation(len(tasks)) if n_tasks else range(len(tasks))
-    longest = partial(kind.longest_prompt, prompt_format=prompt_format, tokenizer=tokenizer)
+    measure = kind.longest_prompt
+    longest = partial(measure, prompt_format=prompt_format, tokenizer=tokenizer, augment=augment)
     fitting, too_long = fitting_tasks(tasks, order, n_tasks or len(tasks), longest, max_prompt_tokens)
     if not fitting:
         raise none_within(max_prompt_tokens, f"no task of {len(tasks)} has a prompt")

@@ -147,7 +147,8 @@ def _eval_tasks(plan: GrpoPlan, tasks: Sequence, tokenizer, context: int) -> tup
     if not plan.eval_steps:
         return [], 0
     subject, limit = plan.subject, plan.longest_prompt(context)
-    longest = partial(subject.rows.longest_prompt, prompt_format=subject.prompt_format, tokenizer=tokenizer)
+    measure, shown = subject.rows.longest_prompt, {"prompt_format": subject.prompt_format, "augment": "none"}
+    longest = partial(measure, tokenizer=tokenizer, **shown)
     order = rng(plan.seed, "held-out tasks").permutation(len(tasks))
     fitting, too_long = fitting_tasks(tasks, order, plan.n_eval_tasks or len(tasks), longest, limit)
     if not fitting:

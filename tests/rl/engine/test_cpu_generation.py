@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from arcnb.errors import ArcnbError
 from arcnb.models.registry import load_tokenizer
 from tests.random_llama import random_llama
 from tests.rl.logged_keys import unknown_keys
@@ -113,6 +114,8 @@ def test_samples_derive_from_seed_step_rollbacks_and_prompt():
     class Echo:
         """Answers each request with its seed as the only token."""
 
+        context = 64
+
         def generate(self, requests, sampling):
             for one in reversed(requests):  # in any order
                 for index in range(one.n):
@@ -145,3 +148,15 @@ def test_samples_derive_from_seed_step_rollbacks_and_prompt():
     assert not {*drawn(generation=generation)} & {*first}, "asked again in a step, as a tree does"
     state.global_step = 1
     assert drawn(generation=generation) == others[1], "whatever the step before asked for"
+
+
+@needs_vllm
+def test_a_prompt_that_leaves_no_room_is_named_with_what_to_change():
+    from arcnb.rl.engine.cpu_generation import CpuGeneration
+
+    generation = object.__new__(CpuGeneration)
+    generation._backend, generation.max_completion_length = SimpleNamespace(context=16), 8
+    arguments, state = SimpleNamespace(seed=0), SimpleNamespace(global_step=0)
+    generation.follow(SimpleNamespace(args=arguments, state=state), SimpleNamespace(rollbacks=0))
+    with pytest.raises(ArcnbError, match=r"9 tokens.*_length=8 .*of 16; lower max_prompt_length"):
+        generation.generate([[1] * 9] * 2, num_generations=2)
