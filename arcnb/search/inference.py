@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from arcnb.arc.encodings import encoding_option
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.lora.compatibility import adapter_rank, check_apart
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
-from arcnb.models.sampling.backends import BACKENDS, EngineOptions
+from arcnb.models.sampling.backends import BACKENDS, EngineOptions, backend_name
 from arcnb.plans import Plan, branch, option
 from arcnb.search.branches import Drawing, Engine, Programs
 from arcnb.search.turns.budget import TurnPlan
@@ -155,4 +155,8 @@ def highest_rank(plan: InferencePlan, sets: Iterable[SampledSet]) -> int | None:
     if not adapters or len(compared) == 1 or plan.backend == "server":
         return None
     resolved = resolve_model(plan.model)
-    return max(adapter_rank(resolve_adapter(adapter, resolved)) for adapter in adapters)
+    folders = [resolve_adapter(adapter, resolved) for adapter in adapters]
+    if backend_name(plan.backend) == "vllm":
+        for folder in folders:
+            check_apart(folder)
+    return max(map(adapter_rank, folders))

@@ -7,7 +7,7 @@ they also catch another size, another number of layers and another vocabulary.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,6 +19,23 @@ WEIGHTS = "adapter_model.safetensors"
 MERGED = "merged"  # folder, in the cache, of models with an adapter folded in
 _PIECE, _PIECES = 1 << 14, 256  # bytes of a piece, and pieces, that are read of a large weight file
 _QUANTIZED_NAMES = ("-unsloth-bnb-4bit", "-bnb-4bit")
+ENDS = ("embed_tokens", "lm_head")  # where tokens come in and go out; with tied embeddings one matrix
+# What settings of peft's (0.21) make of a LoRA beyond two matrices a layer, all of one rank and scale.
+_BEYOND = (
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+    "monteclora_config",
+)
 
 
 def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
@@ -63,6 +80,29 @@ def adapted_modules(adapter: Path) -> list[str]:
     say them by a pattern, or for some layers alone."""
     layers = {name.partition(".lora_")[0] for name in tensor_shapes(adapter / WEIGHTS) if ".lora_" in name}
     return sorted({layer.rpartition(".")[2] for layer in layers})
+
+
+def beyond_matrices(settings: Mapping) -> list[str]:
+    """The settings of an adapter (of its adapter_config.json) that make it more than two matrices a layer,
+    all of one rank and scale."""
+    more = [name for name in _BEYOND if settings.get(name)]
+    return more + (["bias"] if settings.get("bias", "none") != "none" else [])
+
+
+def check_apart(adapter: Path) -> None:
+    """ArcnbError for a LoRA that vLLM (0.23 to 0.31) cannot apply beside a model, or applies wrongly: it
+    takes one rank and scale for all layers, and of a tied head it leaves a LoRA out."""
+    if more := beyond_matrices(adapter_settings(adapter)) + changed_ends(adapter):
+        raise ArcnbError(
+            f"vllm cannot apply adapter {adapter} beside the model, since it has {', '.join(more)}; use "
+            "backend=transformers, or open an engine for it alone, without max_lora_rank, which merges it"
+        )
+
+
+def changed_ends(adapter: Path) -> list[str]:
+    """Those of ENDS that the adapter changes, by a LoRA or as a whole."""
+    layers = {part for name in tensor_shapes(adapter / WEIGHTS) for part in name.split(".")}
+    return [name for name in ENDS if name in layers]
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:

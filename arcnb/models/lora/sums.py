@@ -8,17 +8,12 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
-from arcnb.models.lora.compatibility import WEIGHTS, adapted_modules, adapter_settings, tensor_shapes
-
-_MORE = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "rank_pattern",
-    "alpha_pattern",
-    "layer_replication",
-    "target_parameters",
-    "trainable_token_indices",
+from arcnb.models.lora.compatibility import (
+    WEIGHTS,
+    adapted_modules,
+    adapter_settings,
+    beyond_matrices,
+    tensor_shapes,
 )
 
 
@@ -63,9 +58,7 @@ def add_adapters(first: Path, second: Path, output: Path) -> Path:
 def check_addable(adapter: Path) -> dict:
     """The adapter's settings; ArcnbError where it is more than two matrices a layer, all of one rank."""
     config = adapter_settings(adapter)
-    more = [name for name in _MORE if config.get(name)]
-    if config.get("bias", "none") != "none":
-        more.append("bias")
+    more = beyond_matrices(config)
     names = tensor_shapes(adapter / WEIGHTS)
     more += [name for name in names if ".lora_A." not in name and ".lora_B." not in name][:1]
     if more:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.lora.compatibility import adapter_rank, check_apart
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
@@ -30,6 +30,7 @@ from arcnb.models.sampling.backends import (
     skipped,
 )
 from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine, is_small, on_cpu
+from arcnb.plans import refusals
 
 
 def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
@@ -40,6 +41,13 @@ def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
     once more, for every adapter. An adapter beside weights in 4 bits stays as exact as it was trained.
     """
     return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
+
+
+def _is_merged(adapter: Path, model: ModelPath, options: EngineOptions) -> bool:
+    """Whether an engine for this adapter has it merged: where that is faster, and where vLLM could not apply
+    it apart, unless the weights are in 4 bits."""
+    apart = options.load_in_4bit or not refusals(check_apart, adapter)
+    return merged_is_faster(model, options) or not apart
 
 
 class VllmBackend(Backend):
@@ -58,11 +66,12 @@ class VllmBackend(Backend):
         self._generating = False
         self._max_loras = options.max_loras
         self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
-        self._merged = False
-        self.use_adapter(adapter)
-        served = model
-        if self.adapter and options.max_lora_rank is None and merged_is_faster(model, options):
-            served, self._merged, self._max_rank = merged_model(model, self.adapter), True, 0
+        self._merged, served = False, model
+        if adapter and options.max_lora_rank is None and _is_merged(adapter, model, options):
+            served, self.adapter = merged_model(model, adapter), adapter
+            self._merged, self._max_rank = True, 0
+        else:
+            self.use_adapter(adapter)
         self._flights: dict[str, Draw] = {}  # that the engine is working on
         self.engine = VllmEngine(EngineSettings(served, self.context, self._max_rank, options))
         self.engine.start()
@@ -99,6 +108,8 @@ class VllmBackend(Backend):
                 f"adapter {folder} has rank {adapter_rank(folder)}, but the engine was opened for rank "
                 f"{self._max_rank}; open it with max_lora_rank={adapter_rank(folder)}"
             )
+        if folder:
+            check_apart(folder)
         self.adapter = folder
         if folder:
             # An adapter is known to vLLM by number; a folder written again counts as another adapter.

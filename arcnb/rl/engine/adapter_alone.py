@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
+from arcnb.models.lora.compatibility import ENDS, beyond_matrices
 
 _MEMORY = Path("/dev/shm")  # a file system in memory, on Linux
 _PREFIX = "arcnb-policy-"  # of the folder; then comes the process
@@ -45,11 +46,12 @@ def send_adapter_alone(trainer) -> None:
 def write_adapter(policy, folder: Path) -> None:
     """The trained adapter of a peft model, as peft saves it. ArcnbError for one that vLLM cannot apply."""
     config = policy.peft_config["default"]
-    ends = {"lm_head", "embed_tokens"} & set(config.target_modules or ())
-    if config.use_dora or config.modules_to_save or config.bias != "none" or ends:
+    ends = [name for name in ENDS if name in (config.target_modules or ())]
+    more = beyond_matrices(config.to_dict()) + ends
+    if more:
         raise ArcnbError(
-            "vllm_adapter_alone=True needs a plain LoRA of inner layers: vLLM applies no DoRA, no bias, no "
-            "trained modules and nothing to head or embeddings"
+            "vllm_adapter_alone=True needs a plain LoRA of inner layers, all of one rank and scale, and this "
+            f"one has {', '.join(more)}"
         )
     policy.save_pretrained(folder, selected_adapters=["default"])
 

@@ -29,7 +29,7 @@ class CountingEngine:
 
     def __init__(self, settings):
         self.names, self.waiting, self.given, self.aborted, self.starts = [], [], [], [], 0
-        self.held = []
+        self.held, self.settings = [], settings
 
     def start(self):
         self.starts += 1
@@ -59,14 +59,43 @@ class CountingEngine:
 
 @pytest.fixture
 def open_with(monkeypatch, tiny):
-    """The function open_with(kind): a backend whose engine is a stand-in of this kind."""
+    """The function open_with(kind, adapter, **options): a backend whose engine is a stand-in of this kind."""
     monkeypatch.setattr(VllmBackend, "_sampling_params", lambda *_: None)
 
-    def make(kind):
+    def make(kind, adapter=None, **options):
         monkeypatch.setattr(by_vllm, "VllmEngine", kind)
-        return VllmBackend(tiny, None, EngineOptions())
+        return VllmBackend(tiny, adapter, EngineOptions(**options))
 
     return make
+
+
+@pytest.fixture(
+    params=[{"rank_pattern": {"v_proj": 2}}, {"alpha_pattern": {"v_proj": 9}}, {"use_dora": True}], ids=str
+)
+def special(request, tiny, tmp_path):
+    """An adapter that vLLM would apply wrongly apart, or not at all; (folder, what it has)."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, **request.param)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(tiny.path), lora).save_pretrained(tmp_path / "a")
+    return tmp_path / "a", next(iter(request.param))
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_what_vllm_cannot_apply_apart_is_merged_or_refused(
+    open_with, special, tiny, tmp_path, monkeypatch, cpu
+):
+    """On a GPU, too, where a large model's adapters stay apart."""
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(by_vllm, "on_cpu", lambda: cpu)
+    monkeypatch.setattr(by_vllm, "is_small", lambda folder: False)
+    adapter, name = special
+    backend = open_with(CountingEngine, adapter)
+    served = backend.engine.settings
+    assert (served.max_rank, served.model.folder.parent) == (0, tmp_path / "cache" / "merged")
+    with pytest.raises(ArcnbError, match=f"cannot apply adapter .* it has {name}; use backend=transformers"):
+        open_with(CountingEngine, max_lora_rank=8).use_adapter(adapter)
 
 
 def asked(count, n=1):

@@ -68,7 +68,14 @@ def test_each_synchronisation_gives_the_engine_the_adapter_of_then_and_takes_the
 
 
 @pytest.mark.parametrize(
-    "lora", [{"use_dora": True}, {"bias": "lora_only"}, {"modules_to_save": ["lm_head"]}]
+    "lora",
+    [
+        {"use_dora": True},
+        {"bias": "lora_only"},
+        {"modules_to_save": ["lm_head"]},
+        {"rank_pattern": {"q_proj": 1}},
+        {"alpha_pattern": {"q_proj": 9}},
+    ],
 )
 def test_what_vllm_could_not_apply_is_refused(small_model, lora):
     generation = Namespace(model=policy(small_model, **lora), llm=Engine())

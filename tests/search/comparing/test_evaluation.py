@@ -1,6 +1,7 @@
 """Prediction sets side by side, the best programs, submissions from large sets, adapters compared."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -323,15 +324,22 @@ def test_the_engine_has_to_make_room_for_the_highest_rank(tmp_path, small_model)
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    for name, rank in (("A", 2), ("B", 6)):
+    for name, rank in (("A", 2), ("B", 6), ("C", 4)):
         with torch.random.fork_rng():
-            config = LoraConfig(r=rank, target_modules=["q_proj"])
+            config = LoraConfig(r=rank, target_modules=["q_proj"], use_dora=name == "C")
             net = get_peft_model(AutoModelForCausalLM.from_pretrained(small_model.path), config)
         net.save_pretrained(tmp_path / name)
     adapters = {"model": small_model.path, "adapter": f"none,{tmp_path / 'A'},{tmp_path / 'B'}"}
     for backend, asked, rank in (("vllm", {}, 6), ("server", {}, None), ("vllm", {"adapter": "none"}, None)):
         plan = InferencePlan.of({"backend": backend, "output": str(tmp_path / "p")} | adapters | asked)
         assert highest_rank(plan, sampled_sets(plan, [], tmp_path).values()) == rank
+
+    adapters["adapter"] += f",{tmp_path / 'C'}"  # which vLLM could not apply, after those before it
+    for backend, refused in (("vllm", True), ("transformers", False)):
+        plan = InferencePlan.of({"backend": backend, "output": str(tmp_path / "p")} | adapters)
+        said = pytest.raises(ArcnbError, match="C beside the model, since it has use_dora")
+        with said if refused else nullcontext():
+            assert highest_rank(plan, sampled_sets(plan, [], tmp_path).values()) == 6
 
 
 def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
