@@ -110,7 +110,9 @@ def test_a_fresh_lora_of_layers_that_the_model_lacks_is_refused(said):
     """peft passes over such a name as long as another one fits."""
     (sentence,) = said(target_modules=["q_proj", "nowhere"])
     assert "has no layer 'nowhere'; there are" in sentence
-    assert not said(target_modules=["self_attn.q_proj", "lm_head"])
+    assert not said(target_modules=["self_attn.q_proj"])
+    (sentence,) = said(target_modules=["q_proj", "lm_head"])
+    assert "a LoRA of lm_head cannot be used later" in sentence
 
 
 def test_steps_come_from_epochs_where_they_are_not_given():

@@ -55,17 +55,24 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
 
 
 def check_targets(names: Iterable[str], model: Path, model_name: str) -> None:
-    """ArcnbError for names of a fresh LoRA's target_modules that no layer of the model in this folder has.
+    """ArcnbError for names of a fresh LoRA's target_modules that no layer of the model in this folder has,
+    and for ENDS: TRL (1.16) trains no LoRA of a head, and vLLM applies none of either as it was trained.
 
-    peft passes over such names as long as another one fits. Of a model whose shapes cannot be read nothing
-    is said.
+    peft passes over names that do not fit as long as another one does. Of a model whose shapes cannot be read
+    only ENDS are known.
     """
+    names = list(names)
+    if ends := [name for name in names if name.rpartition(".")[2] in ENDS]:
+        raise ArcnbError(
+            f"lora.target_modules: a LoRA of {' and '.join(ends)} cannot be used later; name inner "
+            "layers alone"
+        )
     # Quantized layers keep their weights under names such as `qweight`.
     layers = {name.rpartition(".")[0] for name, shape in _model_shapes(model).items() if len(shape) == 2}
     missing = [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
     if layers and missing:
         wanted = ", ".join(map(repr, missing))
-        there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
+        there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers} - {*ENDS}))
         raise ArcnbError(f"lora.target_modules: {model_name} has no layer {wanted}; there are {there}")
 
 
@@ -96,6 +103,20 @@ def check_apart(adapter: Path) -> None:
         raise ArcnbError(
             f"vllm cannot apply adapter {adapter} beside the model, since it has {', '.join(more)}; use "
             "backend=transformers, or open an engine for it alone, without max_lora_rank, which merges it"
+        )
+
+
+def check_starting(adapter: Path, model: Path, vllm: bool = False) -> None:
+    """ArcnbError for an adapter that a training by TRL cannot go on with: a LoRA of ENDS, or, where vLLM is
+    handed the weights of a model whose ENDS are one matrix, a whole one of them in its place."""
+    shapes = tensor_shapes(adapter / WEIGHTS)
+    ends = [end for end in ENDS if any(f".{end}.lora_" in name for name in shapes)]
+    if not ends and vllm and "lm_head.weight" not in _stored_shapes(model):
+        ends = changed_ends(adapter)
+    if ends:
+        raise ArcnbError(
+            f"adapter {adapter} changes {' and '.join(ends)}, which training cannot go on with; start from "
+            "one of inner layers alone"
         )
 
 
@@ -178,11 +199,16 @@ def weights_digest(model: Path) -> str:
     return digest.hexdigest()[:16] if files else ""
 
 
-def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's tensors by name; empty if not readable (other formats, packed 4 bit)."""
+def _stored_shapes(model: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(model.glob("*.safetensors")):
         shapes.update(tensor_shapes(path))
+    return shapes
+
+
+def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's tensors by name; empty if not readable (other formats, packed 4 bit)."""
+    shapes = _stored_shapes(model)
     if any(name.endswith((".absmax", ".quant_map")) for name in shapes):
         return {}
     if shapes and "lm_head.weight" not in shapes and "model.embed_tokens.weight" in shapes:  # tied
@@ -193,13 +219,14 @@ def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:
 def _misfit(adapter: dict[str, tuple[int, ...]], model: dict[str, tuple[int, ...]]) -> str | None:
     """The first adapter tensor that has no place in the model, in words; None if all fit.
 
-    For a layer with weight [out, in], lora_A is [r, in] and lora_B [out, r]; any other tensor replaces
-    one of the model's (modules_to_save) and has its shape.
+    For a layer with weight [out, in], lora_A is [r, in] and lora_B [out, r]; for embeddings [tokens, width],
+    lora_embedding_A is [r, tokens] and lora_embedding_B [width, r]. Any other tensor is one of the model's,
+    in its place (modules_to_save) or beside its LoRA (base_layer), and has its shape.
     """
     if not model:
         return None
     for name, shape in adapter.items():
-        inner = name.removeprefix("base_model.model.")
+        inner = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
         layer = inner.split(".lora_")[0]
         target = model.get(f"{layer}.weight" if layer != inner else inner)
         if target is None:
@@ -208,8 +235,12 @@ def _misfit(adapter: dict[str, tuple[int, ...]], model: dict[str, tuple[int, ...
             fits, wanted = shape[-1] == target[-1], f"[r, {target[-1]}]"
         elif ".lora_B." in inner:
             fits, wanted = shape[0] == target[0], f"[{target[0]}, r]"
+        elif inner.endswith(".lora_embedding_A"):
+            fits, wanted = shape[-1] == target[0], f"[r, {target[0]}]"
+        elif inner.endswith(".lora_embedding_B"):
+            fits, wanted = shape[0] == target[-1], f"[{target[-1]}, r]"
         elif ".lora_" in inner:
-            continue  # lora_embedding_*, lora_magnitude_vector: covered by the others of their layer
+            continue  # lora_magnitude_vector: covered by the others of its layer
         else:
             fits, wanted = shape == target, str(list(target))
         if not fits:

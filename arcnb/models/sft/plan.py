@@ -16,7 +16,13 @@ from arcnb.arc.encodings import encoding_option
 from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import visible_gpus
 from arcnb.machine.reading import named_errors, read_object
-from arcnb.models.lora.compatibility import adapter_rank, adapter_settings, check_targets, weights_digest
+from arcnb.models.lora.compatibility import (
+    adapter_rank,
+    adapter_settings,
+    check_starting,
+    check_targets,
+    weights_digest,
+)
 from arcnb.models.lora.options import Lora
 from arcnb.models.memory.fitting import weight_bytes
 from arcnb.models.memory.shape import Shape, shape_of
@@ -279,8 +285,11 @@ def _model(plan: SftPlan, output: Path | None) -> Iterator[str]:
         return
     model = resolve_model(plan.model)
     yield from (adapter_problems := refusals(resolve_adapter, plan.adapter, model))
+    adapter = None if adapter_problems else resolve_adapter(plan.adapter, model)
     if not (plan.full or plan.adapter):
         yield from refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
+    elif adapter:
+        yield from refusals(check_starting, adapter, model.folder)
     if not adapter_problems:
         yield from refusals(_check_memory, plan)
     if not plan.sft_conversations and not refusals(prompt_format, plan.template, plan.encoding):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 
-from arcnb.models.lora.compatibility import check_apart, check_targets
+from arcnb.models.lora.compatibility import check_apart, check_starting, check_targets
 from arcnb.models.registry import ModelPath, model_here, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -138,8 +138,11 @@ def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
     found = refusals(resolve_adapter, plan.adapter, model)
     if not found and (plan.fold_adapter or not resolve_adapter(plan.adapter, model)):
         found = refusals(check_targets, plan.lora.target_modules, model.folder, model.name)
-    elif not found and plan.vllm.adapter_alone:
-        found = refusals(check_apart, resolve_adapter(plan.adapter, model))
+    elif not found:
+        adapter = resolve_adapter(plan.adapter, model)
+        found = refusals(check_starting, adapter, model.folder, plan.use_vllm is not False)
+        if plan.vllm.adapter_alone and not found:
+            found = refusals(check_apart, adapter)
     built_for = model.context or 8192
     if plan.max_length > built_for:
         found.append(

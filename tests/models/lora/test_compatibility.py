@@ -1,11 +1,13 @@
 """Which layers a model has, by the names in its weight files."""
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import check_targets, weights_digest
+from arcnb.models.lora.compatibility import check_adapter, check_targets, weights_digest
 
 
 @pytest.fixture
@@ -25,12 +27,39 @@ def model(tmp_path):
 
 
 def test_layers_are_found_however_their_weights_are_kept(model):
-    check_targets(["q_proj", "k_proj", "self_attn.q_proj", "lm_head"], model, "toy")  # the head is tied
+    check_targets(["q_proj", "k_proj", "self_attn.q_proj"], model, "toy")
+
+
+@pytest.mark.parametrize("name", ["lm_head", "model.embed_tokens"])
+def test_a_lora_of_embeddings_or_head_is_refused(model, name):
+    with pytest.raises(ArcnbError, match=f"a LoRA of {name} cannot be used later; name inner layers alone"):
+        check_targets(["q_proj", name], model, "toy")
+
+
+@pytest.mark.parametrize("end", ["embed_tokens", "lm_head"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_adapters_of_embeddings_and_head_fit_as_peft_writes_them(
+    tiny, save_random_llama, tmp_path, end, whole
+):
+    """whole: with the matrix that the LoRA changes beside it, as peft writes them unless told otherwise."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(tiny.path)
+    net = peft.get_peft_model(net, peft.LoraConfig(target_modules=[end]))
+    net.save_pretrained(tmp_path / "adapter", save_embedding_layers=whole)
+    settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    del settings["base_model_name_or_path"]  # by which alone the others would be refused
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
+    check_adapter(tmp_path / "adapter", tiny.folder, tiny.name)
+    for other, sizes in (("hidden", {"hidden": 32}), ("words", {"vocabulary": 500})):
+        with pytest.raises(ArcnbError, match="does not fit model 'other'"):
+            check_adapter(tmp_path / "adapter", save_random_llama(tmp_path / other, **sizes), "other")
 
 
 @pytest.mark.parametrize("name", ["v_proj", "norm", "proj"])
 def test_a_name_of_no_layer_is_refused_with_those_that_there_are(model, name):
-    there = "embed_tokens, k_proj, lm_head, q_proj"
+    there = "k_proj, q_proj"
     with pytest.raises(ArcnbError, match=f"target_modules: toy has no layer '{name}'; there are {there}"):
         check_targets(["q_proj", name], model, "toy")
 

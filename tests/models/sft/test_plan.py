@@ -98,6 +98,7 @@ WRONG = [
     ({"template": "arc_cod"}, "there is no template arc_cod; known are arc_code"),
     ({"adapter": "/nowhere"}, "adapter folder /nowhere does not exist"),
     ({"lora.target_modules": ["q_proj", "c_attn"]}, "has no layer 'c_attn'; there are .*q_proj"),
+    ({"lora.target_modules": ["q_proj", "embed_tokens"]}, "LoRA of embed_tokens cannot be used later"),
     ({"full": True, "adapter": "/nowhere"}, "full=True trains all weights, so adapter='/nowhere'"),
     ({"model": "/nowhere/at/all"}, "model folder /nowhere/at/all does not exist"),
     ({"resume": "/nowhere"}, "resume='/nowhere': there is no complete checkpoint"),
@@ -110,6 +111,19 @@ def test_what_cannot_work_is_refused_before_the_work(small_model, tmp_path, wron
     plan = SftPlan.of({"model": small_model.path} | wrong)
     with pytest.raises(ArcnbError, match=sentence):
         refuse(problems(plan, tmp_path))
+
+
+def test_an_adapter_that_cannot_be_trained_on_is_refused_before_the_model_is_loaded(small_model, tmp_path):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(small_model.path)
+    get_peft_model(net, LoraConfig(target_modules=["q_proj", "lm_head"])).save_pretrained(tmp_path / "head")
+    plan = SftPlan.of({"model": small_model.path, "adapter": str(tmp_path / "head")})
+    (sentence,) = problems(plan, tmp_path)
+    assert sentence.endswith(
+        "head changes lm_head, which training cannot go on with; start from one of inner layers alone"
+    )
 
 
 def test_all_problems_are_named_at_once_and_a_good_plan_has_none(small_model, tmp_path):
