@@ -20,7 +20,7 @@ from pathlib import Path
 from arcnb.machine.files import make_folder, new_folder
 from arcnb.machine.locks import locked
 from arcnb.models.embedded import cache_folder
-from arcnb.models.lora.compatibility import MERGED, check_adapter, weights_digest
+from arcnb.models.lora.compatibility import MERGED, changed_ends, check_adapter, weights_digest
 from arcnb.models.registry import ModelPath, adapter_digest
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
@@ -33,7 +33,8 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     """The model with the adapter folded in, made once per pair and machine, and named after the content of
     both: the same on every machine. Raises ArcnbError."""
     check_adapter(adapter, model.folder, model.name)
-    digest = hashlib.sha256(f"{weights_digest(model.folder)} {adapter_digest(adapter)}".encode())
+    own_head = " own head" if changed_ends(adapter) else ""  # else a copy may be of before there was one
+    digest = hashlib.sha256(f"{weights_digest(model.folder)} {adapter_digest(adapter)}{own_head}".encode())
     for path in sorted(path for pattern in (CONFIG, *TOKENIZER) for path in model.folder.glob(pattern)):
         digest.update(path.read_bytes())
     folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
@@ -77,8 +78,21 @@ def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:
 
     dtype = AutoConfig.from_pretrained(model.path).dtype or torch.float32
     base = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
+    if changed_ends(adapter):
+        _untie(base)
     merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(dtype)
     for pattern in TOKENIZER:
         for path in model.folder.glob(pattern):
             shutil.copy(path, folder)
     merged.save_pretrained(folder)
+
+
+def _untie(model) -> None:
+    """Gives a head that is the embeddings' matrix one of its own: an adapter changes one of the two."""
+    import torch
+
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is model.get_input_embeddings().weight:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        for config in (model.config, model.config.get_text_config()):
+            config.tie_word_embeddings = False

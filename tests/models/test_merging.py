@@ -51,6 +51,34 @@ def test_the_merged_model_computes_what_model_and_adapter_do(small_model, adapte
     assert (merged.folder / "config.json").stat().st_mtime_ns == made
 
 
+@pytest.mark.parametrize("end", ["embed_tokens", "lm_head"])
+@pytest.mark.parametrize("kind", ["target_modules", "modules_to_save"])
+def test_of_embeddings_and_head_that_are_one_matrix_the_adapted_one_changes(
+    tiny, tmp_path, monkeypatch, end, kind
+):
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    def loaded(folder):
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    asked = {"target_modules": ["q_proj"], "init_lora_weights": False}
+    asked[kind] = [*asked.get(kind, ()), end]
+    net = get_peft_model(loaded(tiny.path), LoraConfig(r=4, **asked))
+    with torch.no_grad():
+        for name, weight in net.named_parameters():
+            if "modules_to_save" in name:
+                weight += torch.randn_like(weight)
+    net.save_pretrained(tmp_path / "adapter")
+    ids = torch.arange(5, 50)[None]
+    adapted = PeftModel.from_pretrained(loaded(tiny.path), tmp_path / "adapter")(ids).logits
+    merged = loaded(merged_model(tiny, tmp_path / "adapter").path)(ids).logits
+    assert torch.allclose(merged, adapted, atol=1e-4 * float(adapted.abs().max()))
+
+
 def test_a_copy_that_several_want_at_once_is_made_once(small_model, adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
     made = []
