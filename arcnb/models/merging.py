@@ -17,10 +17,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import make_folder, new_folder
 from arcnb.machine.locks import locked
 from arcnb.models.embedded import cache_folder
-from arcnb.models.lora.compatibility import MERGED, changed_ends, check_adapter, weights_digest
+from arcnb.models.lora.compatibility import (
+    MERGED,
+    changed_ends,
+    check_adapter,
+    is_quantized,
+    weights_digest,
+)
 from arcnb.models.registry import ModelPath, adapter_digest
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
@@ -33,6 +40,11 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
     """The model with the adapter folded in, made once per pair and machine, and named after the content of
     both: the same on every machine. Raises ArcnbError."""
     check_adapter(adapter, model.folder, model.name)
+    if is_quantized(model.folder):
+        raise ArcnbError(
+            f"adapter {adapter} cannot be merged into model {model.name!r}, whose weights are quantized "
+            "(quantization_config in its config.json); use the model that was quantized"
+        )
     own_head = " own head" if changed_ends(adapter) else ""  # else a copy may be of before there was one
     digest = hashlib.sha256(f"{weights_digest(model.folder)} {adapter_digest(adapter)}{own_head}".encode())
     for path in sorted(path for pattern in (CONFIG, *TOKENIZER) for path in model.folder.glob(pattern)):

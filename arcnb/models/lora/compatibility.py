@@ -42,7 +42,7 @@ def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
     """Raises ArcnbError unless the folder `adapter` is a LoRA adapter for the model in folder `model`.
 
     `model_name` is the name under which the user asked for the model (for hub ids and messages).
-    Models without readable safetensors, or with packed 4-bit weights, are judged by name only.
+    Models without safetensors, and quantized ones, whose weights are packed, are judged by name only.
     """
     settings = adapter_settings(adapter)
     trained_on = str(settings.get("base_model_name_or_path") or "")
@@ -68,12 +68,19 @@ def check_targets(names: Iterable[str], model: Path, model_name: str) -> None:
             "layers alone"
         )
     # Quantized layers keep their weights under names such as `qweight`.
-    layers = {name.rpartition(".")[0] for name, shape in _model_shapes(model).items() if len(shape) == 2}
+    layers = {name.rpartition(".")[0] for name, shape in _stored_shapes(model).items() if len(shape) == 2}
     missing = [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
     if layers and missing:
         wanted = ", ".join(map(repr, missing))
         there = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers} - {*ENDS}))
         raise ArcnbError(f"lora.target_modules: {model_name} has no layer {wanted}; there are {there}")
+
+
+def is_quantized(model: Path) -> bool:
+    """Whether the weights in a model's folder are stored in fewer bits, by GPTQ, AWQ, bitsandbytes and so on:
+    an adapter is then applied beside them, and cannot be merged into them."""
+    config = model / "config.json"
+    return config.is_file() and bool(read_object(config).get("quantization_config"))
 
 
 def adapter_rank(adapter: Path) -> int:
@@ -207,9 +214,9 @@ def _stored_shapes(model: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _model_shapes(model: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's tensors by name; empty if not readable (other formats, packed 4 bit)."""
+    """Shapes of the model's tensors by name; empty if not readable (other formats, quantized)."""
     shapes = _stored_shapes(model)
-    if any(name.endswith((".absmax", ".quant_map")) for name in shapes):
+    if is_quantized(model) or any(name.endswith((".absmax", ".quant_map")) for name in shapes):
         return {}
     if shapes and "lm_head.weight" not in shapes and "model.embed_tokens.weight" in shapes:  # tied
         shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import adapter_rank, check_apart
+from arcnb.models.lora.compatibility import adapter_rank, check_apart, is_quantized
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
@@ -38,15 +38,18 @@ def merged_is_faster(model: ModelPath, options: EngineOptions) -> bool:
 
     On a CPU vLLM is five times slower with an adapter apart; on a GPU a small model is slower, whose
     kernels take less time than launching them: a LoRA has many more. A large one would be written to disk
-    once more, for every adapter. An adapter beside weights in 4 bits stays as exact as it was trained.
+    once more, for every adapter. An adapter beside weights in 4 bits stays as exact as it was trained, and
+    into those that are stored quantized none can be merged.
     """
+    if is_quantized(model.folder):
+        return False
     return on_cpu() or (is_small(model.folder) and not options.load_in_4bit)
 
 
 def _is_merged(adapter: Path, model: ModelPath, options: EngineOptions) -> bool:
     """Whether an engine for this adapter has it merged: where that is faster, and where vLLM could not apply
     it apart, unless the weights are in 4 bits."""
-    apart = options.load_in_4bit or not refusals(check_apart, adapter)
+    apart = options.load_in_4bit or is_quantized(model.folder) or not refusals(check_apart, adapter)
     return merged_is_faster(model, options) or not apart
 
 

@@ -7,7 +7,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from arcnb.errors import ArcnbError
-from arcnb.models.lora.compatibility import check_adapter, check_targets, weights_digest
+from arcnb.models.lora.compatibility import WEIGHTS, check_adapter, check_targets, weights_digest
+from arcnb.models.merging import merged_model
+from arcnb.models.registry import ModelPath
+from arcnb.models.sampling.backends import EngineOptions
+from arcnb.models.sampling.by_vllm import merged_is_faster
 
 
 @pytest.fixture
@@ -55,6 +59,38 @@ def test_adapters_of_embeddings_and_head_fit_as_peft_writes_them(
     for other, sizes in (("hidden", {"hidden": 32}), ("words", {"vocabulary": 500})):
         with pytest.raises(ArcnbError, match="does not fit model 'other'"):
             check_adapter(tmp_path / "adapter", save_random_llama(tmp_path / other, **sizes), "other")
+
+
+@pytest.mark.parametrize(
+    ("method", "packed"),
+    [
+        ("gptq", {"qweight": (8, 64), "qzeros": (1, 8), "scales": (1, 64), "g_idx": (64,)}),
+        ("awq", {"qweight": (64, 8), "qzeros": (1, 8), "scales": (1, 64)}),
+        ("compressed-tensors", {"weight_packed": (64, 8), "weight_scale": (64, 1), "weight_shape": (2,)}),
+        ("bitsandbytes", {"weight": (2048, 1), "weight.absmax": (64,), "weight.quant_map": (16,)}),
+    ],
+)
+def test_adapters_of_quantized_models_are_judged_by_name_and_stay_apart(
+    tmp_path, monkeypatch, method, packed
+):
+    layer, model, adapter = "model.layers.0.self_attn.q_proj", tmp_path / "model", tmp_path / "adapter"
+    lora = {"lora_A.weight": (4, 64), "lora_B.weight": (64, 4)}
+    prefixes = {model: f"{layer}.", adapter: f"base_model.model.{layer}."}
+    for folder, shapes in ((model, packed), (adapter, lora)):
+        folder.mkdir()
+        tensors = {prefixes[folder] + name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        save_file(tensors, folder / ("model.safetensors" if folder == model else WEIGHTS))
+    (model / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 4}')
+    check_adapter(adapter, model, "toy")
+    check_targets(["q_proj"], model, "toy")
+    monkeypatch.setattr("arcnb.models.sampling.by_vllm.on_cpu", lambda: True)
+    assert not merged_is_faster(ModelPath("toy", model), EngineOptions())
+    with pytest.raises(ArcnbError, match="cannot be merged into model 'toy', whose weights are quantized"):
+        merged_model(ModelPath("toy", model), adapter)
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "one/other"}')
+    with pytest.raises(ArcnbError, match="was trained on one/other, not on model 'some/toy'"):
+        check_adapter(adapter, model, "some/toy")
 
 
 @pytest.mark.parametrize("name", ["v_proj", "norm", "proj"])
