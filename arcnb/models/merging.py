@@ -33,7 +33,19 @@ from arcnb.models.registry import ModelPath, adapter_digest
 CONFIG = "config.json"  # written last: a folder that has it is whole
 KEPT = 8  # copies that stay however long nobody uses them
 UNUSED_SECONDS = 24 * 3600  # what may be in use, or half made, is younger
-TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "chat_template*")
+TOKENIZER = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "tekken.json",
+    "chat_template*",
+)
+# What besides weights decides how a model samples: its settings name the tokens that end a completion.
+SETTINGS = (CONFIG, "generation_config.json")
 
 
 def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
@@ -47,7 +59,7 @@ def merged_model(model: ModelPath, adapter: Path) -> ModelPath:
         )
     own_head = " own head" if changed_ends(adapter) else ""  # else a copy may be of before there was one
     digest = hashlib.sha256(f"{weights_digest(model.folder)} {adapter_digest(adapter)}{own_head}".encode())
-    for path in sorted(path for pattern in (CONFIG, *TOKENIZER) for path in model.folder.glob(pattern)):
+    for path in sorted(path for pattern in (*SETTINGS, *TOKENIZER) for path in model.folder.glob(pattern)):
         digest.update(path.read_bytes())
     folder = cache_folder() / MERGED / f"{model.folder.name}-{digest.hexdigest()[:16]}"
     if not (folder / CONFIG).is_file():

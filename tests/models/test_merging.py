@@ -129,6 +129,22 @@ def test_a_model_saved_anew_under_its_path_is_merged_anew(small_model, adapter, 
     assert merged_model(model, adapter).folder == second.folder
 
 
+@pytest.mark.parametrize(
+    "name", ["generation_config.json", "vocab.txt", "spiece.model", "tekken.json", "added_tokens.json"]
+)
+def test_what_decides_how_a_model_samples_decides_its_copy(small_model, adapter, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(merging, "_merge", lambda *args: (args[2] / "config.json").write_text("{}"))
+    shutil.copytree(small_model.folder, tmp_path / "model", copy_function=shutil.copyfile)
+    model, copies = ModelPath("model", tmp_path / "model"), set()
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": ""}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    for content in ("{}", '{"eos_token_id": [2, 0]}'):
+        (tmp_path / "model" / name).write_text(content)
+        copies.add(merged_model(model, adapter).folder)
+    assert len(copies) == 2
+
+
 def test_a_copy_is_named_after_its_content(small_model, adapter, tmp_path, monkeypatch):
     monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(merging, "_merge", lambda *args: (args[2] / "config.json").write_text("{}"))

@@ -19,7 +19,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
 from arcnb.models.memory.fitting import cache_bytes_per_token
-from arcnb.models.merging import TOKENIZER
+from arcnb.models.merging import SETTINGS, TOKENIZER
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, fits, open_backend
 from arcnb.rl.engine.adapter_alone import policy_folder, write_adapter
 from arcnb.rl.resuming.run_state import RunState
@@ -49,7 +49,7 @@ class CpuGeneration(VLLMGeneration):
         )
         self._backend = open_backend("vllm", str(self._source), None, options)
         self._folder = policy_folder(self)
-        for pattern in (*TOKENIZER, "config.json", "generation_config.json"):
+        for pattern in (*TOKENIZER, *SETTINGS):
             for path in self._source.glob(pattern):
                 shutil.copy(path, self._folder)
 
