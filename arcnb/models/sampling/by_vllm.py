@@ -69,10 +69,10 @@ class VllmBackend(Backend):
         self._generating = False
         self._max_loras = options.max_loras
         self._max_rank = options.max_lora_rank or (adapter_rank(adapter) if adapter else 0)
-        self._merged, served = False, model
+        self._merged, served = "", model  # the digest of the adapter in the engine's own weights
         if adapter and options.max_lora_rank is None and _is_merged(adapter, model, options):
             served, self.adapter = merged_model(model, adapter), adapter
-            self._merged, self._max_rank = True, 0
+            self._merged, self._max_rank = adapter_digest(adapter), 0
         else:
             self.use_adapter(adapter)
         self._flights: dict[str, Draw] = {}  # that the engine is working on
@@ -99,13 +99,15 @@ class VllmBackend(Backend):
         with an adapter.
         """
         folder = resolve_adapter(adapter, self.model)
-        if self._merged and folder != self.adapter:
+        if self._merged:
+            again = folder == self.adapter
+            if again and adapter_digest(folder) == self._merged:
+                return
             raise ArcnbError(
                 f"adapter {self.adapter} is merged into this engine's weights, as the only one of a small "
-                "model is; open it with max_lora_rank to change adapters"
+                f"model is{', and was written again since' if again else ''}; open it with max_lora_rank to "
+                "change adapters"
             )
-        if self._merged:
-            return
         if folder and adapter_rank(folder) > self._max_rank:
             raise ArcnbError(
                 f"adapter {folder} has rank {adapter_rank(folder)}, but the engine was opened for rank "

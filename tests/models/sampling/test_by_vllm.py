@@ -3,6 +3,7 @@
 Real engines: test_backends.py.
 """
 
+import json
 import os
 import tempfile
 from types import SimpleNamespace
@@ -96,6 +97,21 @@ def test_what_vllm_cannot_apply_apart_is_merged_or_refused(
     assert (served.max_rank, served.model.folder.parent) == (0, tmp_path / "cache" / "merged")
     with pytest.raises(ArcnbError, match=f"cannot apply adapter .* it has {name}; use backend=transformers"):
         open_with(CountingEngine, max_lora_rank=8).use_adapter(adapter)
+
+
+def test_a_merged_adapter_that_is_written_again_is_another(open_with, special, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    adapter, _ = special
+    backend = open_with(CountingEngine, adapter)
+    backend.use_adapter(adapter)
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 99}))
+    with pytest.raises(
+        ArcnbError, match=r"merged into this engine's weights, .* and was written again since"
+    ):
+        backend.use_adapter(adapter)
+    with pytest.raises(ArcnbError, match="as the only one of a small model is; open it with max_lora_rank"):
+        backend.use_adapter(None)
 
 
 def asked(count, n=1):
