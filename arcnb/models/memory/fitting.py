@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.machine.reading import read_object
-from arcnb.models.memory.shape import GIB, Shape
+from arcnb.models.memory.shape import GIB, Shape, weight_files
 
 _BYTES_IN_4BIT = 0.28  # of the bf16 weight bytes: 4 bit plus scales; embeddings stay as they are
 _HEADROOM = 0.9
@@ -117,12 +117,7 @@ def memory_advice(cause: str, options) -> str:
 
 def weight_bytes(model: Path) -> int:
     """Bytes of the weight files in a model folder."""
-    index = model / "model.safetensors.index.json"
-    if index.is_file():  # beside them there may be the same weights in one file, for other programs
-        files = [model / name for name in {*read_object(index).get("weight_map", {}).values()}]
-    else:
-        files = list(model.glob("*.safetensors")) or list(model.glob("pytorch_model*.bin"))
-    return sum(path.stat().st_size for path in files if path.is_file())
+    return sum(path.stat().st_size for path in weight_files(model))
 
 
 def cache_bytes_per_token(model: Path) -> int:

@@ -1,13 +1,16 @@
-"""A decoder's sizes, as its config.json says them, and what follows from them for memory."""
+"""A decoder's sizes, as its config.json and the heads of its weight files say them, and what follows from
+them for memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import read_object
+from arcnb.models.lora.compatibility import is_quantized, tensor_shapes
 
 GIB = 1 << 30
 # Of the models of notebook 09's profiles, so that a dry run needs none of their files.
@@ -20,9 +23,17 @@ _QWEN = {
 }
 
 
+# Of decoders whose config says nothing of it when embeddings and head are one matrix: how their types begin.
+_TIED = ("cohere", "ernie4_5", "gemma", "lfm2", "smollm3", "starcoder2")
+
+
 @dataclass(frozen=True)
 class Shape:
-    """A decoder with the layers of Llama: two norms, attention, gated MLP. head: width of a head."""
+    """A decoder with the layers of Llama: two norms, attention, gated MLP. head: width of a head.
+
+    inner: width of the MLP that a token passes, of all its experts together; all_experts: of all that there
+    are, 0 where there are no others. counted: parameters in the weight files, 0 where nobody counted.
+    """
 
     layers: int
     hidden: int
@@ -32,21 +43,25 @@ class Shape:
     head: int
     vocabulary: int
     tied: bool
+    all_experts: int = 0
+    counted: int = 0
 
     @classmethod
     def of(cls, config: Mapping) -> Shape:
-        """By the entries of a config.json; sizes that it does not say are 0."""
-        config = config.get("text_config") or config
-        hidden, heads = config.get("hidden_size", 0), config.get("num_attention_heads", 0)
+        """By the entries of a config.json; sizes that it does not say, or not as one number, are 0."""
+        config = dict(config) | dict(config.get("text_config") or {})
+        hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
+        inner, all_experts = _mlp(config)
         return cls(
-            config.get("num_hidden_layers", 0),
+            _size(config, "num_hidden_layers"),
             hidden,
-            config.get("intermediate_size", 0),
+            inner,
             heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or hidden // max(heads, 1),
-            config.get("vocab_size", 0),
-            bool(config.get("tie_word_embeddings")),
+            heads if config.get("num_key_value_heads") is None else _size(config, "num_key_value_heads"),
+            _size(config, "head_dim") or hidden // max(heads, 1),
+            _size(config, "vocab_size"),
+            _is_tied(config),
+            all_experts,
         )
 
     @property
@@ -67,10 +82,13 @@ class Shape:
     @property
     def layer(self) -> int:
         """Parameters of a layer."""
-        return sum(a * b for a, b in self._matrices.values()) + 2 * self.hidden
+        others = 3 * self.hidden * (self.all_experts - self.inner) if self.all_experts else 0
+        return sum(a * b for a, b in self._matrices.values()) + others + 2 * self.hidden
 
     @property
     def parameters(self) -> int:
+        if self.counted:
+            return self.counted
         return self.layers * self.layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def lora(self, rank: int) -> int:
@@ -120,10 +138,51 @@ def shape_of(model: str, folder: Path | None = None) -> Shape:
         shape = Shape.of(read_object(path))
         if not (shape.layers and shape.hidden and shape.inner and shape.vocabulary):
             raise ArcnbError(f"{path} does not say the sizes of a plain decoder")
-        return shape
+        return replace(shape, counted=_counted(folder))
     for name, sizes in _QWEN.items():
         if name.lower() in model.lower():
             return Shape(*sizes)
     raise ArcnbError(
         f"the size of model {model!r} is not known here; give its folder, or one of {', '.join(_QWEN)}"
     )
+
+
+def weight_files(model: Path) -> list[Path]:
+    """The files in a model's folder that its weights are loaded from."""
+    index = model / "model.safetensors.index.json"
+    if index.is_file():  # beside them there may be the same weights in one file, for other programs
+        files = [model / name for name in {*read_object(index).get("weight_map", {}).values()}]
+    else:
+        files = list(model.glob("*.safetensors")) or list(model.glob("pytorch_model*.bin"))
+    return [path for path in files if path.is_file()]
+
+
+def _counted(model: Path) -> int:
+    """Parameters in a folder's safetensors; 0 without, and of weights that are packed."""
+    files = weight_files(model)
+    if is_quantized(model) or any(path.suffix != ".safetensors" for path in files):
+        return 0
+    return sum(prod(shape) for path in files for shape in tensor_shapes(path).values())
+
+
+def _size(config: Mapping, name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _mlp(config: Mapping) -> tuple[int, int]:
+    """(inner, all_experts) of a layer, by the names of the model families; layers without experts, of which
+    some models have a few, are taken for layers with."""
+    inner = _size(config, "intermediate_size")
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = next((n for name in names if (n := _size(config, name))), 0)
+    if experts <= 1:
+        return inner, 0
+    width = _size(config, "moe_intermediate_size") or inner
+    shared = _size(config, "shared_expert_intermediate_size") or width * _size(config, "n_shared_experts")
+    return shared + width * max(1, _size(config, "num_experts_per_tok")), shared + width * experts
+
+
+def _is_tied(config: Mapping) -> bool:
+    tied = config.get("tie_word_embeddings")
+    return str(config.get("model_type", "")).startswith(_TIED) if tied is None else bool(tied)
