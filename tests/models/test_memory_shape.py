@@ -68,3 +68,33 @@ def test_weight_files_say_how_many_parameters_there_are(tiny, tmp_path):
 
 def test_a_width_that_differs_from_layer_to_layer_is_not_known():
     assert Shape.of(PLAIN | {"intermediate_size": [128, 256], "num_key_value_heads": [1, 2]}).inner == 0
+
+
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_key_value_heads": 4}
+KINDS = ["linear_attention", "sliding_attention", "linear_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("config", "layers_kept"),
+    [
+        ({}, 4 * 1000),
+        ({"layer_types": KINDS, "sliding_window": 100}, 1000 + 100),
+        ({"text_config": PLAIN | {"layer_types": KINDS, "sliding_window": 100}}, 1000 + 100),
+        ({"layer_types": KINDS[1:2] * 4, "sliding_window": 4096}, 4 * 1000),
+        ({"layer_types": KINDS[1:] * 2, "sliding_window": 100, "num_kv_shared_layers": 1}, 1000 + 100),
+        ({"full_attention_interval": 4}, 1000),
+        ({"sliding_window": 100}, 4 * 100),
+        ({"sliding_window": 100, "use_sliding_window": False}, 4 * 1000),
+        ({"hybrid_override_pattern": "M-*-"}, 0),  # as Nemotron's, which is not read
+    ],
+)
+def test_a_cache_holds_what_layers_keep_of_a_sequence(config, layers_kept):
+    shape = Shape.of(PLAIN | config)
+    assert shape.cache(1000) == 2 * 2 * 64 * layers_kept
+    assert shape.cache(0) == 0
+
+
+def test_latent_attention_keeps_one_vector_a_layer():
+    shape = Shape.of(PLAIN | LATENT)
+    assert shape.cache(1000) == 2 * (512 + 64) * 4 * 1000
+    assert shape.cache_per_token == 2 * (512 + 64) * 4

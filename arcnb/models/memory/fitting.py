@@ -10,6 +10,7 @@ from pathlib import Path
 
 from arcnb.machine.gpus import Gpu, visible_gpus
 from arcnb.machine.reading import read_object
+from arcnb.models.lora.compatibility import is_quantized
 from arcnb.models.memory.shape import GIB, Shape, weight_files
 
 _BYTES_IN_4BIT = 0.28  # of the bf16 weight bytes: 4 bit plus scales; embeddings stay as they are
@@ -24,10 +25,17 @@ def share_of_memory(options) -> float:
     return min([0.9, *(_rounded_down(gpu.free / gpu.total) for gpu in gpus)])
 
 
-def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | None = None) -> str | None:
+def memory_problem(
+    model: Path,
+    context: int,
+    options,
+    gpus: Sequence[Gpu] | None = None,
+    fp8_weights: bool = False,
+    fp8_cache: bool = False,
+) -> str | None:
     """Why the model in folder `model` cannot run as the EngineOptions ask; None if it can or nobody knows.
 
-    gpus: the GPUs it will run on; None for all of this machine.
+    gpus: the GPUs it will run on; None for all of this machine. fp8_weights, fp8_cache: in 8 bits.
     """
     n_gpus, share = options.tensor_parallel_size, share_of_memory(options)
     gpus = (visible_gpus() if gpus is None else gpus)[:n_gpus]
@@ -36,10 +44,14 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
     gpu = min(gpus, key=lambda gpu: gpu.free)
     if problem := free_problem(gpu, share):
         return problem
-    weights = weight_bytes(model) * (_BYTES_IN_4BIT if options.load_in_4bit else 1) / n_gpus
-    cache = cache_bytes_per_token(model) / n_gpus
+    bits = _BYTES_IN_4BIT if options.load_in_4bit else 0.5 if fp8_weights else 1
+    weights = _loaded_bytes(model, options.dtype) * bits / n_gpus
+
+    def cache(tokens: int) -> float:
+        return cache_bytes(model, tokens) * (0.5 if fp8_cache else 1) / n_gpus
+
     if options.kv_cache_gb:
-        return _cache_problem(options.kv_cache_gb, weights, cache * context, context, gpu)
+        return _cache_problem(options.kv_cache_gb, weights, cache(context), context, gpu)
     part = share * gpu.total
     room = _HEADROOM * part - weights
     if room <= 0:
@@ -53,10 +65,10 @@ def memory_problem(model: Path, context: int, options, gpus: Sequence[Gpu] | Non
             f"the weights need {weights / GIB:.1f} GiB of GPU {gpu.index}, and vllm_gpu_memory_utilization "
             f"{share} gives {part / GIB:.1f} GiB for everything; {remedy}"
         )
-    if cache * context > room:
-        longest = int(room / cache) // 256 * 256
+    if cache(context) > room:
+        longest = next(n for n in range(context // 256 * 256, -1, -256) if cache(n) <= room)
         return (
-            f"one sequence of max_length {context} needs {cache * context / GIB:.1f} GiB of cache, and "
+            f"one sequence of max_length {context} needs {cache(context) / GIB:.1f} GiB of cache, and "
             f"beside the weights {room / GIB:.1f} GiB are left on GPU {gpu.index}; "
             f"lower max_length to {longest}"
         )
@@ -118,6 +130,21 @@ def memory_advice(cause: str, options) -> str:
 def weight_bytes(model: Path) -> int:
     """Bytes of the weight files in a model folder."""
     return sum(path.stat().st_size for path in weight_files(model))
+
+
+def _loaded_bytes(model: Path, dtype: str) -> float:
+    """Bytes of the weights in memory: vLLM takes float32 files as 16 bit unless `dtype` asks for 32. Files
+    whose config does not say their type may be such."""
+    config = read_object(model / "config.json")
+    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
+    halved = stored == "float32" != dtype and not is_quantized(model)
+    return weight_bytes(model) * (0.5 if halved else 1)
+
+
+def cache_bytes(model: Path, tokens: int) -> int:
+    """Bytes of keys and values that a sequence of so many tokens takes at 16 bit, at least; 0 if the config
+    does not say."""
+    return Shape.of(read_object(model / "config.json")).cache(tokens)
 
 
 def cache_bytes_per_token(model: Path) -> int:

@@ -25,6 +25,19 @@ _QWEN = {
 
 # Of decoders whose config says nothing of it when embeddings and head are one matrix: how their types begin.
 _TIED = ("cohere", "ernie4_5", "gemma", "lfm2", "smollm3", "starcoder2")
+# Of configs of models some of whose layers keep no keys and values, where nothing else says which.
+_HYBRID = (
+    "attn_layer_period",
+    "attn_layer_indices",
+    "attn_type_list",
+    "block_types",
+    "full_attn_idxs",
+    "hybrid_layer_ids",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "linear_attn_config",
+    "ssm_cfg",
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,10 @@ class Shape:
     """A decoder with the layers of Llama: two norms, attention, gated MLP. head: width of a head.
 
     inner: width of the MLP that a token passes, of all its experts together; all_experts: of all that there
-    are, 0 where there are no others. counted: parameters in the weight files, 0 where nobody counted.
+    are, 0 where there are no others. counted: parameters in the weight files, 0 where nobody counted. full:
+    layers that keep keys and values of all tokens, None: all layers; windowed: layers that keep those of the
+    last `window` tokens; others keep none. latent: numbers that a layer keeps of a token in their place
+    (multi-head latent attention), 0: keys and values.
     """
 
     layers: int
@@ -45,6 +61,10 @@ class Shape:
     tied: bool
     all_experts: int = 0
     counted: int = 0
+    full: int | None = None
+    windowed: int = 0
+    window: int = 0
+    latent: int = 0
 
     @classmethod
     def of(cls, config: Mapping) -> Shape:
@@ -62,6 +82,8 @@ class Shape:
             _size(config, "vocab_size"),
             _is_tied(config),
             all_experts,
+            0,
+            *_attention(config),
         )
 
     @property
@@ -97,8 +119,15 @@ class Shape:
 
     @property
     def cache_per_token(self) -> int:
-        """Bytes of keys and values a token, 16 bit."""
-        return 2 * 2 * self.layers * self.kv_heads * self.head
+        """Bytes of keys and values a token, 16 bit, in all layers that keep some."""
+        layers = self.layers if self.full is None else self.full + self.windowed
+        return 2 * layers * (self.latent or 2 * self.kv_heads * self.head)
+
+    def cache(self, tokens: int) -> int:
+        """Bytes of keys and values of a sequence, 16 bit; layers with a window keep what is in it."""
+        per_layer = 2 * (self.latent or 2 * self.kv_heads * self.head)
+        full = self.layers if self.full is None else self.full
+        return per_layer * (full * tokens + self.windowed * min(tokens, self.window))
 
     def kept_per_token(
         self, trained: Sequence[str] | None = None, checkpointing: bool = False, float32: bool = False
@@ -186,3 +215,24 @@ def _mlp(config: Mapping) -> tuple[int, int]:
 def _is_tied(config: Mapping) -> bool:
     tied = config.get("tie_word_embeddings")
     return str(config.get("model_type", "")).startswith(_TIED) if tied is None else bool(tied)
+
+
+def _attention(config: Mapping) -> tuple[int, int, int, int]:
+    """(full, windowed, window, latent) of a Shape; never more than the model keeps, so 0 where it is not
+    known."""
+    layers, window = _size(config, "num_hidden_layers"), _size(config, "sliding_window")
+    latent = _size(config, "kv_lora_rank")
+    latent = latent and latent + _size(config, "qk_rope_head_dim")
+    if kinds := config.get("layer_types"):
+        # Some models' last layers read the keys and values of earlier ones.
+        kinds = [str(kind) for kind in kinds][: layers - _size(config, "num_kv_shared_layers")]
+        window = window or _size(config, "attention_chunk_size")
+        full = sum(kind in ("full_attention", "attention") for kind in kinds)
+        return full, sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds), window, latent
+    if interval := _size(config, "full_attention_interval"):
+        return layers // interval, 0, 0, latent
+    if any(config.get(name) for name in _HYBRID):
+        return 0, 0, 0, latent
+    if window and config.get("use_sliding_window", True):
+        return 0, layers, window, latent
+    return layers, 0, 0, latent

@@ -98,7 +98,7 @@ def server_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
     """{what: bytes} on a server GPU: weights, and the cache of one sequence of full length."""
     return {
         "weights": 2 * shape.parameters,
-        "KV cache of one sequence": shape.cache_per_token * layout.context,
+        "KV cache of one sequence": shape.cache(layout.context),
     }
 
 

@@ -128,7 +128,8 @@ def gpu_share_problem(plan: GrpoPlan, model: ModelPath) -> str | None:
         load_in_4bit=plan.load_in_4bit and not whole,
         kv_cache_gb=plan.vllm.kv_cache_gb,
     )
-    problem = memory_problem(model.folder, context_of(plan, model), engine)
+    eight_bits = {"fp8_weights": plan.vllm.eight_bits, "fp8_cache": plan.vllm.kv_cache_dtype != "auto"}
+    problem = memory_problem(model.folder, context_of(plan, model), engine, **eight_bits)
     if problem is None:
         return None
     return _by_our_names(problem.replace("load_in_4bit, or ", "") if whole else problem)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -158,7 +159,7 @@ def test_gpu_in_use_says_how_far_to_lower_the_share(tiny, h200):
 
 
 def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
-    monkeypatch.setattr(fitting, "cache_bytes_per_token", lambda model: GIB >> 10)
+    monkeypatch.setattr(fitting, "cache_bytes", lambda model, tokens: tokens * (GIB >> 10))
     problem = memory_problem(tiny.folder, 200_000, EngineOptions(gpu_memory_utilization=0.5))
     limit = int(problem.rsplit(" ", 1)[1])
     assert "lower max_length" in problem
@@ -167,10 +168,10 @@ def test_long_context_says_how_far_to_lower_it(tiny, h200, monkeypatch):
 
 def test_a_cache_of_a_size_needs_room_beside_the_weights_and_for_a_sequence(tiny, h200, monkeypatch):
     monkeypatch.setattr(fitting, "weight_bytes", lambda model: 16 * GIB)
-    monkeypatch.setattr(fitting, "cache_bytes_per_token", lambda model: GIB >> 10)
+    monkeypatch.setattr(fitting, "cache_bytes", lambda model, tokens: tokens * (GIB >> 10))
 
     def problem(cache, context=1024):
-        asked = EngineOptions(gpu_memory_utilization=0.05, kv_cache_gb=cache)
+        asked = EngineOptions(gpu_memory_utilization=0.05, kv_cache_gb=cache, dtype="float32")
         return memory_problem(tiny.folder, context, asked)
 
     assert problem(4) is None, "whatever the share, 7 GiB here, is for"
@@ -182,10 +183,25 @@ def test_a_cache_of_a_size_needs_room_beside_the_weights_and_for_a_sequence(tiny
 
 def test_heavy_weights_say_what_helps(tiny, h200, monkeypatch):
     monkeypatch.setattr(fitting, "weight_bytes", lambda model: 60 * GIB)
-    assert "raise it to 0.48" in memory_problem(tiny.folder, 256, EngineOptions(gpu_memory_utilization=0.3))
+    low = EngineOptions(gpu_memory_utilization=0.3, dtype="float32")
+    assert "raise it to 0.48" in memory_problem(tiny.folder, 256, low)
     monkeypatch.setattr(fitting, "weight_bytes", lambda model: 150 * GIB)
-    assert "use load_in_4bit" in memory_problem(tiny.folder, 256, EngineOptions())
-    assert memory_problem(tiny.folder, 256, EngineOptions(load_in_4bit=True)) is None
+    whole = EngineOptions(dtype="float32")
+    assert "use load_in_4bit" in memory_problem(tiny.folder, 256, whole)
+    assert memory_problem(tiny.folder, 256, replace(whole, load_in_4bit=True)) is None
+    assert memory_problem(tiny.folder, 256, whole, fp8_weights=True) is None
+    assert memory_problem(tiny.folder, 256, EngineOptions()) is None, "float32 files are loaded as 16 bit"
+
+
+def test_a_cache_in_eight_bits_is_half_as_large(tiny, h200, monkeypatch):
+    monkeypatch.setattr(fitting, "cache_bytes", lambda model, tokens: tokens * (GIB >> 10))
+    for context, halved, refused in (
+        (100 << 10, False, False),
+        (200 << 10, False, True),
+        (200 << 10, True, False),
+    ):
+        problem = memory_problem(tiny.folder, context, EngineOptions(), fp8_cache=halved)
+        assert (problem is not None) == refused
 
 
 def test_cache_of_the_embedded_model(embedded):
