@@ -28,7 +28,7 @@ from arcnb.models.lora.compatibility import (
     is_quantized,
     weights_digest,
 )
-from arcnb.models.registry import ModelPath, adapter_digest
+from arcnb.models.registry import ModelPath, adapter_digest, load_network
 
 CONFIG = "config.json"  # written last: a folder that has it is whole
 KEPT = 8  # copies that stay however long nobody uses them
@@ -98,10 +98,10 @@ def _prune(copies: Path) -> None:
 def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:
     import torch
     from peft import PeftModel
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     dtype = AutoConfig.from_pretrained(model.path).dtype or torch.float32
-    base = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32)
+    base = load_network(model, dtype=torch.float32)
     if changed_ends(adapter):
         _untie(base)
     merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(dtype)

@@ -24,7 +24,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.reading import read_object
 from arcnb.models.embedded import embedded_folder, embedded_model
-from arcnb.models.lora.compatibility import adapter_settings, check_adapter
+from arcnb.models.lora.compatibility import adapter_settings, check_adapter, check_weight_files
 from arcnb.plans import refusals
 
 SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
@@ -65,10 +65,16 @@ class ModelPath:
     @property
     def context(self) -> int | None:
         """Longest sequence, in tokens, that the model was built for; None if its config does not say."""
+        return self._said("max_position_embeddings")
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Tokens that the model knows, from 0 on; None if its config does not say."""
+        return self._said("vocab_size")
+
+    def _said(self, name: str) -> int | None:
         config = read_object(self.folder / "config.json")
-        return config.get("max_position_embeddings") or config.get("text_config", {}).get(
-            "max_position_embeddings"
-        )
+        return config.get(name) or (config.get("text_config") or {}).get(name)
 
 
 def resolve_model(name: str | Path | ModelPath, need_weights: bool = True) -> ModelPath:
@@ -156,7 +162,8 @@ def load_tokenizer(model: ModelPath):
     """The model's tokenizer, padding on the left, with a pad token that differs from the end-of-turn token.
 
     Some published models pad with their end token; training then masks the end of every answer and the
-    model never learns to stop.
+    model never learns to stop. ArcnbError also where the tokenizer has more tokens than the model knows;
+    those that were added to it may be beyond, as long as no prompt has them.
     """
     try:
         with nothing_collected():  # transformers loads most of itself when it is asked for something
@@ -165,11 +172,19 @@ def load_tokenizer(model: ModelPath):
             tokenizer = AutoTokenizer.from_pretrained(model.path)
     except Exception as error:  # a damaged file surfaces as whatever its first misread field causes
         raise ArcnbError(f"the tokenizer in {model.path} cannot be loaded: {_first_line(error)}") from error
+    known = model.vocabulary
+    if known and tokenizer.vocab_size > known:
+        raise ArcnbError(
+            f"the tokenizer in {model.path} has {tokenizer.vocab_size} tokens, and the model knows {known} "
+            "(vocab_size in its config.json); it is another model's"
+        )
     tokenizer.padding_side = "left"
-    if tokenizer.pad_token is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+    pad = tokenizer.pad_token_id
+    if pad is None or pad == tokenizer.eos_token_id or (known and pad >= known):
         vocabulary = tokenizer.get_vocab()
         for token in _PAD_TOKENS:
-            if token in vocabulary and vocabulary[token] != tokenizer.eos_token_id:
+            number = vocabulary.get(token)
+            if number not in (None, tokenizer.eos_token_id) and (not known or number < known):
                 tokenizer.pad_token = token
                 break
         else:
@@ -178,6 +193,28 @@ def load_tokenizer(model: ModelPath):
                 f"{tokenizer.eos_token!r}; set one in its tokenizer_config.json"
             )
     return tokenizer
+
+
+def load_network(model: ModelPath, **settings):
+    """The model by transformers, `settings` as from_pretrained takes them. ArcnbError where its files are
+    damaged, of an unknown kind, or not those of its config: what they lack would else be random."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        net, found = AutoModelForCausalLM.from_pretrained(model.path, output_loading_info=True, **settings)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # a damaged file surfaces as whatever its first misread field causes
+        differ = "ignore_mismatched_sizes" in str(error)
+        why = "its weights have other sizes than its config.json says" if differ else _first_line(error)
+        raise ArcnbError(f"model {model.name!r} in {model.path} cannot be loaded: {why}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise ArcnbError(
+            f"model {model.name!r} in {model.path} cannot be loaded: its weight files lack {len(missing)} "
+            f"weights that its config.json asks for, {missing[0]} first"
+        )
+    return net
 
 
 def only_tokenise() -> None:
@@ -203,6 +240,8 @@ def _check_model_folder(folder: Path, need_weights: bool) -> None:
         raise ArcnbError(f"model folder {folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)})")
     if need_weights and not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):
         raise ArcnbError(f"model folder {folder} has no weights (*.safetensors)")
+    if need_weights:
+        check_weight_files(folder)
 
 
 def _from_hub(hub_id: str) -> Path:

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from arcnb.errors import ArcnbError
 from arcnb.models import registry
 from arcnb.models.lora.compatibility import adapter_rank
-from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.registry import load_network, load_tokenizer, resolve_adapter, resolve_model
 
 
 def make_adapter(folder, base: str, hidden: int = 64, layer: int = 1, rank: int = 4, **extra):
@@ -195,6 +195,85 @@ def test_incomplete_adapter_is_refused(tmp_path, tiny, missing):
         resolve_adapter(adapter, tiny)
     with pytest.raises(ArcnbError, match="does not exist"):
         resolve_adapter(tmp_path / "nowhere", tiny)
+
+
+def changed_config(folder, **changed):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+
+
+def cut(folder):
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+
+
+def without_a_shard(folder):
+    (folder / "model.safetensors").rename(folder / "model-1-of-2.safetensors")
+    shards = {"model.norm.weight": "model-2-of-2.safetensors", "lm_head.weight": "model-1-of-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+DAMAGED = {
+    "half of the weights": (cut, r"model\.safetensors is not a readable safetensors file"),
+    "an empty file": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        r"model\.safetensors is not a readable safetensors file",
+    ),
+    "a missing shard": (
+        without_a_shard,
+        "lacks model-2-of-2.safetensors, which model.safetensors.index.json names",
+    ),
+    "an index that says nothing": (
+        lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": []}'),
+        r"index\.json: weight_map does not say which file holds which weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_weight_files_are_named_before_anything_is_loaded(tmp_path, tiny, damage):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model", copy_function=shutil.copyfile)
+    do, sentence = DAMAGED[damage]
+    do(folder)
+    with pytest.raises(ArcnbError, match=sentence):
+        resolve_model(folder)
+    assert resolve_model(folder, need_weights=False).folder == folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"model_type": "nonesuch"}, "cannot be loaded: ValueError: .*`nonesuch`"),
+        ({"intermediate_size": 99}, "its weights have other sizes than its config.json says"),
+        (
+            {"num_hidden_layers": 3},
+            r"its weight files lack 9 weights that its config.json asks for, model.layers.2",
+        ),
+    ],
+)
+def test_weights_that_are_not_those_of_the_config_are_refused(tmp_path, tiny, changed, sentence):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model", copy_function=shutil.copyfile)
+    changed_config(folder, **changed)
+    with pytest.raises(ArcnbError, match=f"model .*model' in .*{sentence}"):
+        load_network(resolve_model(folder))
+
+
+def test_a_config_whose_text_part_is_empty_says_no_context(tmp_path, tiny):
+    folder = shutil.copytree(tiny.folder, tmp_path / "model", copy_function=shutil.copyfile)
+    changed_config(folder, text_config=None, max_position_embeddings=None)
+    assert resolve_model(folder).context is None
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_knows_is_refused(tmp_path, tiny):
+    """Tokens that were added may be beyond, as Gemma's for images are in its models without."""
+    folder = shutil.copytree(tiny.folder, tmp_path / "model", copy_function=shutil.copyfile)
+    tokenizer = load_tokenizer(tiny)
+    tokenizer.add_tokens(["<one more>"])
+    tokenizer.save_pretrained(folder)
+    assert len(load_tokenizer(resolve_model(folder))) == tiny.vocabulary + 1
+    changed_config(folder, vocab_size=500)
+    with pytest.raises(ArcnbError, match=r"tokens, and the model knows 500 .* it is another model's"):
+        load_tokenizer(resolve_model(folder))
 
 
 def test_truncated_adapter_is_refused(tmp_path, tiny):

@@ -144,6 +144,19 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise ArcnbError(f"{path} is not a readable safetensors file: {error}") from error
 
 
+def check_weight_files(model: Path) -> None:
+    """ArcnbError where a file that the model's index names is missing, or one is cut short; heads alone are
+    read."""
+    index = model / "model.safetensors.index.json"
+    named = read_object(index).get("weight_map") if index.is_file() else {}
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise ArcnbError(f"{index}: weight_map does not say which file holds which weight")
+    if missing := sorted(name for name in {*named.values()} if not (model / name).is_file()):
+        raise ArcnbError(f"model folder {model} lacks {missing[0]}, which {index.name} names; copy it again")
+    for path in sorted(model.glob("*.safetensors")):
+        tensor_shapes(path)
+
+
 def adapter_settings(adapter: Path) -> dict:
     """What stands in a LoRA folder's adapter_config.json; ArcnbError where it is none."""
     if not adapter.is_dir():

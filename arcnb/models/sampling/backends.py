@@ -282,6 +282,16 @@ def fits(request: Request, sampling: Sampling, context: int) -> bool:
     return len(request.prompt_ids) + sampling.max_tokens <= context
 
 
+def check_tokens(request: Request, vocabulary: int | None) -> None:
+    """ArcnbError for a prompt with a token that a model of so many does not know (None: nobody knows how
+    many), which would end the engine."""
+    if vocabulary and not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < vocabulary:
+        raise ArcnbError(
+            f"request {request.key!r}: the prompt has token {max(request.prompt_ids)}, and the model knows "
+            f"{vocabulary} (vocab_size in its config.json); take the model's own tokenizer and template"
+        )
+
+
 def skipped(request: Request) -> Iterator[Completion]:
     """The answers to a request that does not fit."""
     return (draw.completion("", (), "skipped", None) for draw in draws(request))

@@ -18,7 +18,7 @@ from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import usable_cores
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.prompts.chat import padded_left
-from arcnb.models.registry import ModelPath, adapter_digest, load_tokenizer, resolve_adapter
+from arcnb.models.registry import ModelPath, adapter_digest, load_network, load_tokenizer, resolve_adapter
 from arcnb.models.sampling.backends import (
     CLOSED,
     Backend,
@@ -27,6 +27,7 @@ from arcnb.models.sampling.backends import (
     EngineOptions,
     Request,
     Sampling,
+    check_tokens,
     context_length,
     draws,
     fits,
@@ -58,7 +59,7 @@ class TransformersBackend(Backend):
             raise ArcnbError("load_format and tensor_parallel_size are for the backend vllm only")
         self.model, self.options = model, options
         self.context = context_length(model, options)
-        self.tokenizer = load_tokenizer(model)
+        self.tokenizer, self._vocabulary = load_tokenizer(model), model.vocabulary
         self._gpus = GpuChoice()
         if not torch.cuda.is_initialized():  # else it is too late to choose
             self._gpus.take()
@@ -109,6 +110,7 @@ class TransformersBackend(Backend):
         for request in requests:
             if request.key in self._cancelled:
                 continue
+            check_tokens(request, self._vocabulary)
             if not fits(request, sampling, self.context):
                 yield from skipped(request)
                 continue
@@ -282,7 +284,6 @@ def choose_tokens(logits, sampling: Sampling, uniforms, seen=None):
 def _load(model: ModelPath, options: EngineOptions, device: str):
     """The network, ready for inference; on a CPU in float32, since most CPUs are slow at bf16."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     settings = {"dtype": torch.float32 if (device, options.dtype) == ("cpu", "auto") else options.dtype}
     if options.load_in_4bit:
@@ -292,7 +293,7 @@ def _load(model: ModelPath, options: EngineOptions, device: str):
         settings["quantization_config"] = four_bit_config(compute_dtype)
         settings["device_map"] = {"": 0 if device == "cuda" else device}
     try:
-        net = AutoModelForCausalLM.from_pretrained(model.path, **settings)
+        net = load_network(model, **settings)
         return (net if options.load_in_4bit else net.to(device)).eval()
     except torch.cuda.OutOfMemoryError as error:
         raise ArcnbError(

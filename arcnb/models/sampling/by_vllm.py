@@ -24,6 +24,7 @@ from arcnb.models.sampling.backends import (
     EngineOptions,
     Request,
     Sampling,
+    check_tokens,
     context_length,
     draws,
     fits,
@@ -61,7 +62,7 @@ class VllmBackend(Backend):
     def __init__(self, model: ModelPath, adapter: Path | None, options: EngineOptions):
         self.model = model
         self.context = context_length(model, options)
-        self.tokenizer = load_tokenizer(model)
+        self.tokenizer, self._vocabulary = load_tokenizer(model), model.vocabulary
         self._cancelled: set[Hashable] = set()
         self._ids = itertools.count()
         self._lora_ids: dict[str, int] = {}
@@ -193,6 +194,7 @@ class VllmBackend(Backend):
                 elif not fits(request, sampling, self.context):
                     yield from skipped(request)
                 else:
+                    check_tokens(request, self._vocabulary)
                     with self._reviving(sampling):
                         self._take(request, sampling)
                     filling = len(flights) < most

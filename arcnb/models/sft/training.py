@@ -24,7 +24,7 @@ from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import leave
 from arcnb.models.lora.precision import input_casting
-from arcnb.models.registry import ModelPath, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.registry import ModelPath, load_network, load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.rows import SftRows, collator
@@ -198,7 +198,6 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     with nothing_collected():
         import torch
         from peft import LoraConfig, PeftModel
-        from transformers import AutoModelForCausalLM
         from trl import SFTConfig, SFTTrainer
 
     tokenizer = load_tokenizer(model)
@@ -225,9 +224,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         enable_jit_checkpoint=can_listen() and alone,
         **settings,
     )
-    policy = AutoModelForCausalLM.from_pretrained(
-        model.path, dtype=torch.bfloat16 if on_gpu and not plan.full else torch.float32
-    )
+    policy = load_network(model, dtype=torch.bfloat16 if on_gpu and not plan.full else torch.float32)
     peft_config = None
     if adapter := resolve_adapter(plan.adapter, model):
         policy = PeftModel.from_pretrained(policy, str(adapter), is_trainable=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.lora.precision import four_bit_config
-from arcnb.models.registry import ModelPath
+from arcnb.models.registry import ModelPath, load_network
 from arcnb.rl.resuming.identity import adapter_shape
 
 
@@ -25,13 +25,12 @@ def load_policy(
     """
     import torch
     from peft import LoraConfig, PeftModel
-    from transformers import AutoModelForCausalLM
 
     dtype = torch.float16 if half else torch.bfloat16
     options = {"dtype": dtype if on_gpu else torch.float32}
     if load_in_4bit:
         options["quantization_config"] = four_bit_config(options["dtype"])
-    base = AutoModelForCausalLM.from_pretrained(model.path, **options)
+    base = load_network(model, **options)
     if adapter:
         return PeftModel.from_pretrained(base, str(adapter), is_trainable=True), None
     return base, LoraConfig(task_type="CAUSAL_LM", **lora)

@@ -15,7 +15,7 @@ from arcnb.machine import gpus
 from arcnb.machine.gpus import Gpu, GpuChoice
 from arcnb.models.memory.shape import GIB
 from arcnb.models.sampling import by_vllm, vllm_engine
-from arcnb.models.sampling.backends import EngineOptions, Request, Sampling
+from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, open_backend
 from arcnb.models.sampling.by_vllm import VllmBackend
 from arcnb.models.sampling.vllm_engine import EngineDied, EngineSettings, VllmEngine
 
@@ -133,6 +133,21 @@ def test_a_list_that_an_engine_can_hold_begins_when_all_are_there(open_with, req
     backend = open_with(CountingEngine)
     list(backend.generate(requests, SHORT))
     assert backend.engine.held == held
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_a_token_that_the_model_does_not_know_never_reaches_an_engine(open_with, tiny, engine):
+    if engine == "vllm":
+        backend = open_with(CountingEngine)
+    else:
+        backend = open_backend("transformers", tiny, announce=lambda line: None)
+    for wrong in (tiny.vocabulary, -1):
+        with pytest.raises(
+            ArcnbError, match=f"request 'k': the prompt has token .* the model knows {tiny.vocabulary}"
+        ):
+            list(backend.generate([Request([1, wrong], key="k")], SHORT))
+    assert len(list(backend.generate(asked(1), SHORT))) == 1
+    backend.close()
 
 
 class SlowEngine(CountingEngine):

@@ -21,7 +21,7 @@ from arcnb.machine.files import replaced_folder
 from arcnb.machine.imports import nothing_collected
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.lora.precision import input_casting
-from arcnb.models.registry import ModelPath, load_tokenizer
+from arcnb.models.registry import ModelPath, load_network, load_tokenizer
 from arcnb.models.sft.rows import collator
 from arcnb.search.learning.learner.loss import (
     add_answer_gradients,
@@ -63,13 +63,12 @@ class LoraLearner:
     def __init__(self, model: ModelPath, settings: LoraSettings):
         import torch
         from peft import LoraConfig, get_peft_model
-        from transformers import AutoModelForCausalLM
 
         started = time.monotonic()
         self.settings = settings
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
-        base = AutoModelForCausalLM.from_pretrained(model.path, dtype=dtype).to(self.device)
+        base = load_network(model, dtype=dtype).to(self.device)
         base.config.use_cache = False
         config = LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **settings.config)
         try:
