@@ -115,6 +115,32 @@ def test_a_fresh_lora_of_layers_that_the_model_lacks_is_refused(said):
     assert "a LoRA of lm_head cannot be used later" in sentence
 
 
+def test_an_adapter_that_would_be_taken_for_another_is_refused_before_it_is_loaded(
+    said, letter_model, tmp_path
+):
+    """unsloth and vLLM take one rank and scale for all layers; TRL's learner takes the adapter as it is."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    def adapter(**lora):
+        folder = tmp_path / "-".join(lora)
+        net = AutoModelForCausalLM.from_pretrained(letter_model.path)
+        asked = LoraConfig(**{"target_modules": ["q_proj", "v_proj"]} | lora)
+        get_peft_model(net, asked).save_pretrained(folder)
+        return {"adapter": str(folder)}
+
+    special = adapter(alpha_pattern={"q_proj": 64})
+    assert said(**special) == []
+    for asked in ({"trainer": "unsloth"}, {"vllm_adapter_alone": True, "use_vllm": True}):
+        assert any(one.endswith("has alpha_pattern") for one in said(**special | asked))
+    (sentence,) = said(**adapter(target_modules=["lm_head"]))
+    assert "changes lm_head, which training cannot go on with" in sentence
+    whole = adapter(modules_to_save=["embed_tokens"])
+    assert said(**whole, use_vllm=False) == []
+    (sentence,) = [one for one in said(**whole, use_vllm=True) if "GPU" not in one]
+    assert "changes embed_tokens, which training cannot go on with" in sentence
+
+
 def test_steps_come_from_epochs_where_they_are_not_given():
     epochs = GrpoPlan.of({"max_steps": -1})
     assert epochs.number_of_steps(10) == 10

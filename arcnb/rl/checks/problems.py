@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 
-from arcnb.models.lora.compatibility import check_apart, check_starting, check_targets
+from arcnb.models.lora.compatibility import (
+    adapter_settings,
+    beyond_matrices,
+    changed_ends,
+    check_starting,
+    check_targets,
+)
 from arcnb.models.registry import ModelPath, model_here, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -141,8 +147,17 @@ def _of_model(plan: GrpoPlan, model: ModelPath) -> list[str]:
     elif not found:
         adapter = resolve_adapter(plan.adapter, model)
         found = refusals(check_starting, adapter, model.folder, plan.use_vllm is not False)
-        if plan.vllm.adapter_alone and not found:
-            found = refusals(check_apart, adapter)
+        others = {
+            "vllm_adapter_alone=True": plan.vllm.adapter_alone,
+            "trainer='unsloth'": plan.trainer == "unsloth",
+        }
+        asked = next((name for name, holds in others.items() if holds), None)
+        more = beyond_matrices(adapter_settings(adapter)) + changed_ends(adapter)
+        if asked and more and not found:
+            found = [
+                f"{asked} needs a plain LoRA of inner layers, all of one rank and scale, and adapter "
+                f"{adapter} has {', '.join(more)}"
+            ]
     built_for = model.context or 8192
     if plan.max_length > built_for:
         found.append(
