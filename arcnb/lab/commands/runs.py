@@ -1,6 +1,7 @@
 """`arcnb run`, `ls`, `show`, `report`, `rm`: one run, and looking at what is there."""
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -20,7 +21,7 @@ from arcnb.lab.notebooks.parameters import default_values, find_parameter, folde
 from arcnb.lab.runs import cards, disk, provenance, queueing
 from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.manifest import read_manifest
+from arcnb.lab.runs.manifest import cause, now, read_manifest
 from arcnb.lab.runs.placeholders import run_meant
 from arcnb.lab.runs.run import Run, check_name, new_run, run_name, runs_root
 from arcnb.values import choices, meanings
@@ -245,11 +246,11 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
 
     papermill_engines.register("arcnb", ArcnbEngine)  # an entry point only where installed
     logging.getLogger("papermill").setLevel(logging.ERROR)  # what matters is said below, once
-    told = 0
+    told, problem = 0, None
     try:
         papermill.execute_notebook(
-            path,
-            current.copy_path,
+            _literal(path),
+            _literal(current.copy_path),
             parameters=given,
             engine_name="arcnb",
             kernel_name="python3",
@@ -258,12 +259,15 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
             progress_bar=not options.quiet,
             grace_seconds=options.grace,
         )
-    except PapermillException:
-        pass  # the manifest tells it better
+    except PapermillException as error:  # the manifest tells it better
+        problem = error
     except ArcnbError as error:
-        told = say(error, 1)
+        told, problem = say(error, 1), error
     try:
         manifest = read_manifest(current.path)
+        if manifest["end"] is None:
+            told = told or say(f"{path.name} could not be run: {problem}", 1)
+            _end_without_engine(current, problem)
     except ArcnbError as error:  # it began, so it was not refused
         return told or say(error, 1)
     files.sign(current.copy_path)
@@ -272,7 +276,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     if manifest["status"] == "done":
         note(f"{path.name} done in {cards.duration_text(manifest['seconds'])}")
         return 0
-    if manifest["end"] is None:  # it could not be written, which was said above
+    if manifest["end"] is None:  # which was said above
         return 1
     why = manifest["error"]["sentence"]
     if manifest["status"] == "failed":
@@ -284,6 +288,19 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         stop = manifest["stop"] or {"signal": "SIGTERM"}  # which only the notebook's own trainer heard
         return 128 + signal.Signals[stop["signal"]]
     return 128 + signal.SIGKILL if manifest["status"] == "killed" else 1
+
+
+def _end_without_engine(current: Run, problem: Exception | None) -> None:
+    """Write the end of a run that papermill refused, or whose engine could not write it."""
+    kind = type(problem).__name__
+    error = cause(f"the notebook could not be run: {problem}", kind, str(problem))
+    with contextlib.suppress(ArcnbError):
+        current.update(status="failed", end=now(), error=error)
+
+
+def _literal(path: Path) -> str:
+    """As papermill takes it, which fills in the parameters where a path has their names in braces."""
+    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def _export(current: Run) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import papermill
 import pytest
 from nbformat.sign import NotebookNotary
-from papermill.exceptions import PapermillExecutionError
+from papermill.exceptions import PapermillException, PapermillExecutionError
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
@@ -134,6 +134,29 @@ def test_a_copy_that_cannot_be_written_is_not_done(notebook, monkeypatch, capsys
 def test_a_run_that_loses_its_manifest_was_not_refused_but_failed(notebook, capsys, break_it, sentence):
     assert cli.main(["run", str(notebook(break_it)), "--quiet"]) == 1
     assert capsys.readouterr().err.count(sentence) == 1
+
+
+def test_braces_in_a_path_are_no_place_for_a_parameter(notebook, tmp_path, monkeypatch):
+    """papermill fills parameters into paths; the notebook of another folder would run."""
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "runs{label}{"))
+    for folder in ("of{n}", "of3"):
+        (tmp_path / folder).mkdir()
+        notebook(f"run.record({{'folder': '{folder}'}})").rename(tmp_path / folder / "01_small.ipynb")
+    assert cli.main(["run", str(tmp_path / "of{n}" / "01_small.ipynb")]) == 0
+    run = only_run()
+    assert run.manifest["outcome"] == {"folder": "of{n}"}
+    assert run.copy_path.is_file()
+    assert run.page_path.is_file()
+
+
+def test_what_papermill_refuses_is_said_and_failed(notebook, monkeypatch, capsys):
+    def refused(*_, **__):
+        raise PapermillException("no handler for this path")
+
+    monkeypatch.setattr(papermill, "execute_notebook", refused)
+    assert cli.main(["run", str(notebook(RECORD))]) == 1
+    assert "arcnb: 01_small.ipynb could not be run: no handler for this path\n" in capsys.readouterr().err
+    assert only_run().verdict() == ("failed", "the notebook could not be run: no handler for this path")
 
 
 def test_leaving_early_is_not_done(notebook):
