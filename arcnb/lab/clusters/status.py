@@ -22,7 +22,7 @@ from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
 from arcnb.lab.runs.run import Run, stopped_early
 from arcnb.machine.processes import is_alive
 
-WRITING = "writing the page"  # and the executed notebook: a run's last seconds, when its heart beats no more
+WRITING = "writing the page"  # of a run that is done: its job's last seconds
 SETTLING_SECONDS = 10.0  # what a run may take to write its end after the scheduler says it has ended
 
 
@@ -182,7 +182,7 @@ def _of_this_dag(manifest: dict[str, object], task: str) -> bool:
 def _progress(run: Run) -> str:
     beat = read_heartbeat(run.path)
     if beat is None:
-        return WRITING if run.manifest["kernel"] else "no heartbeat yet"
+        return "no heartbeat yet"
     pieces = [place_text(beat), str(beat.get("progress") or ""), f"{beat['age']:.0f} s ago"]
     if beat.get("stop"):
         pieces.append("stopping")

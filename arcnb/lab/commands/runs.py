@@ -67,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
     with substitute_home() as problem:
         if problem:
             note(f"arcnb: the home folder takes no files ({problem}); caches of this run are temporary")
-        return _execute(current, path, folded(given, declared[path.stem]), options)
+        try:
+            return _execute(current, path, folded(given, declared[path.stem]), options)
+        except KeyboardInterrupt:  # the engine takes it for itself
+            return _interrupted(current)
 
 
 def _foreseen(path: Path, values: dict[str, Any], given: dict[str, Any], folder: Path) -> int:
@@ -263,6 +266,9 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
         problem = error
     except ArcnbError as error:
         told, problem = say(error, 1), error
+    except KeyboardInterrupt:  # papermill writes the copy once more when all has ended
+        if read_manifest(current.path)["end"] is None:
+            raise
     try:
         manifest = read_manifest(current.path)
         if manifest["end"] is None:
@@ -296,6 +302,17 @@ def _end_without_engine(current: Run, problem: Exception | None) -> None:
     error = cause(f"the notebook could not be run: {problem}", kind, str(problem))
     with contextlib.suppress(ArcnbError):
         current.update(status="failed", end=now(), error=error)
+
+
+def _interrupted(current: Run) -> int:
+    """Ctrl-C before the engine was at work or after it."""
+    when = "after the notebook had ended"
+    with contextlib.suppress(ArcnbError):
+        if read_manifest(current.path)["end"] is None:
+            when = "before the notebook started"
+            error = cause(f"interrupted {when}", "SIGINT", "stopped by SIGINT (Ctrl-C)")
+            current.update(status="preempted", end=now(), error=error)
+    return say(f"interrupted {when}", 128 + signal.SIGINT)
 
 
 def _literal(path: Path) -> str:

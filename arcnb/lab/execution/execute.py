@@ -52,18 +52,24 @@ def execute(
     LocalHandler.write = _write_copy  # papermill also writes once more after its engine has returned
     console = Console(len(nb.cells)) if progress_bar else None
     record = RunRecord(nb, run, console, output_path, log_output, autosave_cell_every)
-    try:
-        with StopSignals(grace_seconds, record.note_stop) as stop:
+    # Until the end is in the manifest a stop is only noted, and the heart beats: who sees none takes the run
+    # for dead, and resumes or removes it.
+    with StopSignals(grace_seconds, record.note_stop) as stop:
+        try:
             record.notebook_start()
             client = ArcnbClient(
                 record, stop, kernel_name=kernel_name, log=logger, log_output=log_output, **settings
             )
             client.execute(env=_environment(run), cwd=_working_folder(run))
-    except BaseException as error:
-        record.note_end(error)
-        raise RunStopped(record.error["sentence"]) from error
-    finally:
-        record.notebook_complete()
+        except BaseException as error:
+            record.note_end(error)
+            raise RunStopped(record.error["sentence"]) from error
+        finally:
+            try:
+                record.notebook_complete()
+            finally:
+                if record.heartbeat is not None:
+                    record.heartbeat.finish()
     return nb
 
 
@@ -123,7 +129,6 @@ class ArcnbClient(PapermillNotebookClient):
                 try:
                     self.papermill_execute_cells()
                 finally:
-                    heartbeat.finish()
                     self.stop.write_request()  # the kernel may take longer to go than we are given
                     self.record.beat()
                 self.set_widgets_metadata()
@@ -134,6 +139,7 @@ class ArcnbClient(PapermillNotebookClient):
             raise Stopped("killed", "DeadKernelError", f"the kernel died: {cause}") from None
         finally:
             self.stop.kill()  # the kernel is gone by now; whatever it started goes with it
+            self.stop.pid = self.record.kernel_pid = None  # which another process may get
         return self.nb
 
     def create_kernel_manager(self) -> Any:

@@ -194,10 +194,10 @@ class RunRecord(NotebookExecutionManager):
         """The facts of a heartbeat."""
         if self.console is not None and self.where is not None:
             self.console.still_there()
-        memory = resident_gb(self.kernel_pid) if self.kernel_pid else None
+        memory = resident_gb(pid) if (pid := self.kernel_pid) else None
         self.peak_memory_gb = max(self.peak_memory_gb, memory or 0.0)
         return {
-            "pid": self.kernel_pid,
+            "pid": pid,
             "cell": self.where,
             "progress": self.inner,
             "memory_gb": memory,

@@ -98,7 +98,6 @@ def _close() -> None:
     run, heartbeat, error = _current["run"], _current["heartbeat"], _current["error"]
     if run is None:
         return
-    heartbeat.finish()
     try:
         manifest = run.manifest
         if manifest["status"] != "running":
@@ -109,6 +108,8 @@ def _close() -> None:
         run.update(status=kind, end=end, seconds=seconds_between(manifest["start"], end), error=error)
     except ArcnbError as problem:
         print(f"arcnb: {problem}", file=sys.stderr)
+    finally:
+        heartbeat.finish()  # who sees a run at work without one takes it for dead
 
 
 def _remember_error(result: Any) -> None:

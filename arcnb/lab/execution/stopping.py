@@ -40,7 +40,8 @@ class Stopped(Exception):
 class StopSignals:
     """While active, SIGTERM, SIGINT and SIGHUP of this process interrupt the kernel's running cell; a second
     one (not within SAME_WISH_SECONDS of the first), or the end of the grace time, kills the kernel's process
-    group. Handlers only note and kill: they may run at any instruction."""
+    group. After the last cell they are only noted. Handlers only note and kill: they may run at any
+    instruction."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -86,11 +87,12 @@ class StopSignals:
 
     def tell_cell(self) -> None:
         """Interrupt the running cell, once; between cells the kernel would ignore it."""
-        if self.received is not None and self.cell_is_running and not self.told and self.pid:
+        pid = self.pid  # which the end of the kernel takes away
+        if self.received is not None and self.cell_is_running and not self.told and pid:
             self.told = True
             self.nudge_at = time.monotonic() + NUDGE_SECONDS
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGINT)
+                os.kill(pid, signal.SIGINT)
 
     def tick(self) -> None:
         """Called a few times a second from the heartbeat's thread."""
@@ -100,10 +102,10 @@ class StopSignals:
         if time.monotonic() > self.deadline:
             self.too_late = self.deadline > 0
             self.kill()
-        elif time.monotonic() > self.nudge_at and self.pid:
+        elif time.monotonic() > self.nudge_at and (pid := self.pid):
             self.nudge_at = time.monotonic() + NUDGE_SECONDS
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, NUDGE)
+                os.kill(pid, NUDGE)
 
     def write_request(self) -> None:
         """Write the request down, once, if there was one."""
@@ -113,9 +115,9 @@ class StopSignals:
 
     def kill(self) -> None:
         """Kill the kernel and what it left in its process group."""
-        if self.pid:
+        if pid := self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
 
     def stopped(self) -> Stopped:
         name = signal.Signals(self.received).name if self.received else "a signal"

@@ -504,8 +504,6 @@ def test_a_runs_last_seconds_are_the_writing_of_its_page(monkeypatch):
         return line.status, line.news
 
     assert news() == ("running", "no heartbeat yet")
-    run.update(kernel=process_identity(os.getpid()))
-    assert news() == ("running", "writing the page")
     run.record({"n": 1})
     assert news() == ("done", "writing the page")
     states["state"] = JobState(ENDED, "COMPLETED", "node1")

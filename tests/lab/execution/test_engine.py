@@ -20,6 +20,7 @@ from arcnb.lab import cli
 from arcnb.lab.execution import execute, journal
 from arcnb.lab.execution.execute import RunStopped
 from arcnb.lab.execution.stopping import StopSignals
+from arcnb.lab.notebooks import files
 from arcnb.lab.runs import heartbeat
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
@@ -465,3 +466,56 @@ def test_streams_are_kept_as_a_terminal_shows_them_and_long_lines_cost_nothing(n
     first, second = nbformat.read(only_run().copy_path, as_version=4).cells[-2:]
     assert [output.text for output in first.outputs] == ["4/5\n"]
     assert {output.name: len(output.text) for output in second.outputs} == {"stdout": 300_001, "stderr": 4}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_after_the_last_cell_is_only_noted(notebook, monkeypatch, number):
+    """And until the end is in the manifest the heart beats: others take a run without that for dead."""
+
+    def stopped_meanwhile(record):
+        beats.append(read_heartbeat(record.run.path))
+        os.kill(os.getpid(), number)
+        write_copies(record)
+
+    beats, write_copies = [], journal.RunRecord.write_copies
+    monkeypatch.setattr(journal.RunRecord, "write_copies", stopped_meanwhile)
+    before = signal.signal(number, lambda *_: None)  # what it does now would end the tests
+    try:
+        assert cli.main(["run", str(notebook(RECORD))]) == 0
+    finally:
+        signal.signal(number, before)
+    run = only_run()
+    assert run.status == "done"
+    assert run.manifest["stop"]["signal"] == number.name
+    assert beats[0] is not None
+    assert read_heartbeat(run.path) is None
+
+
+def test_the_heart_beats_while_the_kernel_ends(notebook, start, runs_root):
+    wait = "while not (folder / 'go').exists():\n        time.sleep(0.05)"
+    ends = f"import atexit, time\ndef end(folder=run.path):\n    (folder / 'ends').touch()\n    {wait}"
+    process = start("run", notebook(f"{ends}\natexit.register(end)", RECORD))
+    wait_for(lambda: list(runs_root.glob("*/ends")))
+    run = only_run()
+    assert read_heartbeat(run.path) is not None
+    assert run.manifest["status"] == "running"
+    (run.path / "go").touch()
+    assert process.communicate(timeout=120) and process.returncode == 0
+    assert run.status == "done"
+    assert read_heartbeat(run.path) is None
+
+
+def test_ctrl_c_around_the_engine_says_where_it_came(notebook, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(papermill, "execute_notebook", interrupted)
+        assert cli.main(["run", str(notebook(RECORD))]) == 130
+    assert only_run().verdict() == ("preempted", "interrupted before the notebook started")
+    assert "arcnb: interrupted before the notebook started\n" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sign", interrupted)
+        assert cli.main(["run", "--resume", str(only_run())]) == 130
+    assert only_run().status == "done"
+    assert "arcnb: interrupted after the notebook had ended\n" in capsys.readouterr().err
