@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import zmq
+import zmq.asyncio
+from jupyter_client.asynchronous import AsyncKernelClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.exceptions import PapermillException
 from papermill.iorw import LocalHandler
 from papermill.log import logger
 from papermill.utils import chdir
+from traitlets import default
 
 from arcnb.lab.execution.journal import Console, RunRecord
 from arcnb.lab.execution.kernel_end import STATEMENT
@@ -27,6 +31,8 @@ from arcnb.machine.files import write_whole
 from arcnb.machine.processes import death_cause, out_of_memory_kills
 
 REPLY_SECONDS = 2.0  # after an interrupted cell's last message; its reply comes in milliseconds
+SILENT_SECONDS = 60.0  # without a message after a cell's reply: what it showed last is lost
+NEVER = 2**30  # seconds
 
 
 class RunStopped(PapermillException):
@@ -103,15 +109,29 @@ def _write_copy(self: LocalHandler, text: str, path: str) -> None:
         write_whole(Path(path).absolute(), text)
 
 
+class UnlimitedClient(AsyncKernelClient):
+    """Takes messages as fast as they come. ZeroMQ's limit of a thousand would let the kernel wait, for a reader
+    that waits for the kernel."""
+
+    @default("context")
+    def _unlimited_context(self) -> zmq.asyncio.Context:
+        self._created_context = True
+        context = zmq.asyncio.Context()
+        context.setsockopt(zmq.RCVHWM, 0)
+        return context
+
+
 class ArcnbClient(PapermillNotebookClient):
     """Runs the cells one by one and raises Stopped when that ends early for any reason but a failing cell."""
 
     def __init__(self, record: RunRecord, stop: StopSignals, **settings: Any):
         # A tagged or tolerated error would end as done here and as an exception in papermill: let none pass.
-        settings |= {"force_raise_errors": True, "iopub_timeout": 60, "record_timing": True}
+        # How long outputs are waited for is seen to below.
+        settings |= {"force_raise_errors": True, "iopub_timeout": NEVER, "record_timing": True}
         super().__init__(record, **settings)
         self.record = record
         self.stop = stop
+        self.n_messages = 0
 
     def execute(self, **settings: Any) -> Any:
         self.reset_execution_trackers()
@@ -151,6 +171,7 @@ class ArcnbClient(PapermillNotebookClient):
             self.extra_arguments = [*self.extra_arguments, f"--IPKernelApp.exec_lines={STATEMENT}"]
         # Names in Linux's abstract space instead of ports, which another process may take between their
         # choice and their use; no file of theirs is left behind, and no path of theirs is too long.
+        manager.client_factory = UnlimitedClient
         manager.transport, manager.ip = "ipc", f"@arcnb-{uuid.uuid4()}"
         if hasattr(manager, "transport_encryption"):  # jupyter_client 8.10: other users of the node stay out
             manager.transport_encryption = "auto"
@@ -194,7 +215,23 @@ class ArcnbClient(PapermillNotebookClient):
         if name == "SystemExit":
             raise Stopped("failed", name, why)
 
+    async def _async_poll_output_msg(self, parent_msg_id: str, cell: Any, cell_index: int) -> None:
+        """Until the cell's last message, or until none has come for long though the cell has ended: then what
+        else it showed is lost, and the run goes on."""
+        reading = asyncio.ensure_future(super()._async_poll_output_msg(parent_msg_id, cell, cell_index))
+        try:
+            while not reading.done():
+                ended, before = "shell.execute_reply" in cell.metadata.execution, self.n_messages
+                await asyncio.wait({reading}, timeout=SILENT_SECONDS)
+                if ended and not reading.done() and self.n_messages == before:
+                    self.record.note_lost_outputs(cell, cell_index)
+                    return
+            reading.result()
+        finally:
+            reading.cancel()
+
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        self.n_messages += 1
         if msg["msg_type"] == "execute_input":
             self.stop.cell_is_running = True
             self.stop.tell_cell()

@@ -93,6 +93,7 @@ class RunRecord(NotebookExecutionManager):
         self.stop: dict[str, str] | None = None
         self.where: dict[str, Any] | None = None
         self.inner = ""  # the last progress line of the running cell
+        self.lost_outputs: list[int] = []  # numbers of cells, from 1
         self.kernel_pid: int | None = None
         self.peak_memory_gb = 0.0
         self.heartbeat: Heartbeat | None = None
@@ -133,6 +134,7 @@ class RunRecord(NotebookExecutionManager):
                 self.status = "failed"
                 self.error = cause(f"the end: {error}", "ArcnbError", str(error))
         fields = {"status": self.status, "end": now(), "error": self.error, "cell": self.where}
+        fields["lost_outputs"] = self.lost_outputs or None
         if self.peak_memory_gb:
             fields["peak_memory_gb"] = self.peak_memory_gb
         seconds = round(time.monotonic() - self.began, 3)  # a clock of the day may be set
@@ -183,6 +185,12 @@ class RunRecord(NotebookExecutionManager):
         self.stop = request
         with contextlib.suppress(ArcnbError):
             self.run.update(stop=request)
+
+    def note_lost_outputs(self, cell: Any, cell_index: int) -> None:
+        """The cell's last outputs will not come."""
+        self.lost_outputs.append(cell_index + 1)
+        told = "arcnb: what this cell showed last is lost; it ran to its end\n"
+        cell.outputs.append(nbformat.v4.new_output("stream", name="stderr", text=told))
 
     def note_progress(self, line: str) -> None:
         """The running cell's own progress bar has moved."""

@@ -15,6 +15,9 @@ Nor are the objects of its cells taken apart one by one, once the exit handlers 
 where torch and trl are loaded, for which every run would wait.
 
 ipykernel warns that its own `do_shutdown` is no coroutine; where warnings are errors, it then does not end.
+
+Nor does a kernel drop what its cells show: ZeroMQ would, without a word, where more than a thousand messages
+wait to be read. The cell waits instead.
 """
 
 import atexit
@@ -28,7 +31,17 @@ from arcnb.machine.processes import leave
 SOCKET_SECONDS = 4.0  # what ending threads and closing sockets may take; it takes milliseconds
 
 # What the engine has a kernel do before its first cell.
-STATEMENT = f"__import__({__name__!r}, fromlist=['bound_end']).bound_end()"
+STATEMENT = f"__import__({__name__!r}, fromlist=['prepare']).prepare()"
+
+
+def prepare() -> None:
+    """What this process, an ipykernel, does before its first cell."""
+    import zmq
+    from ipykernel.kernelapp import IPKernelApp
+
+    bound_end()
+    outputs = IPKernelApp.instance().iopub_thread
+    outputs.schedule(lambda: outputs.socket.setsockopt(zmq.XPUB_NODROP, 1))  # in the thread that has it
 
 
 def bound_end() -> None:

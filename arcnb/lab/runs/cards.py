@@ -81,6 +81,8 @@ def run_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("packages", ", ".join(f"{name} {version}" for name, version in manifest["packages"].items())),
     ]
     facts += [("parent", parent) for parent in manifest["parents"]]
+    if lost := manifest.get("lost_outputs"):
+        facts.append(("outputs", f"the last ones of cell {', '.join(map(str, lost))} are lost"))
     for number, attempt in enumerate(manifest["attempts"], start=1):
         why = (attempt["error"] or {}).get("sentence")
         facts.append((f"attempt {number}", attempt["status"] + (f": {why}" if why else "")))

@@ -17,6 +17,7 @@ Keys (schema 1; times are ISO 8601 in UTC):
     stop                        {signal, time} | null: the request to stop, if one came
     error                       {type, message, sentence}; null unless failed, preempted or killed
     peak_memory_gb              of the kernel and its children, sampled
+    lost_outputs                [numbers of cells, from 1] of whose outputs the last did not come, or null
     attempts                    [status, start, end, error] of the attempts before a resume
     outcome {}, artifacts [{path, bytes}]
     report_problem              only of a run whose HTML page could not be written: why; null once it was
@@ -64,7 +65,7 @@ _SHAPE = {
     "process": {"host": "str", "pid": "int"}, "kernel?": {"host": "str", "pid": "int"}, "cell?": _PLACE,
     "stop?": {"signal": "str"}, "error?": _ERROR, "peak_memory_gb?": "int | float",
     "attempts": [{"status": "str", "error~": _ERROR}], "outcome": "dict[str, Any]",
-    "artifacts": [{"path": "str", "bytes": "int"}], "report_problem~": "str",
+    "artifacts": [{"path": "str", "bytes": "int"}], "report_problem~": "str", "lost_outputs~": "list[int]",
     "references~": "dict[str, str]", "waits_for~": "str", "inputs~": "dict[str, Any]",
 }  # fmt: skip
 BEAT = {"time": "str", "cell~": _PLACE, "progress~": "str"}  # of heartbeat.json

@@ -229,7 +229,7 @@ def run_name(text: str) -> str:
 def fresh_attempt(owner: str) -> dict[str, Any]:
     """The manifest keys of an attempt that starts now, in this process."""
     known = {"status": "running", "start": now(), "process": process_identity(), "job": os.environ.get(JOB)}
-    later = ("end", "seconds", "kernel", "cell", "stop", "error", "peak_memory_gb")
+    later = ("end", "seconds", "kernel", "cell", "stop", "error", "peak_memory_gb", "lost_outputs")
     return {**known, "owner": owner, **dict.fromkeys(later)}
 
 

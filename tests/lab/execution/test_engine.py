@@ -12,6 +12,7 @@ import nbformat
 import numpy as np
 import papermill
 import pytest
+from jupyter_client.asynchronous import AsyncKernelClient
 from nbformat.sign import NotebookNotary
 from papermill.exceptions import PapermillException, PapermillExecutionError
 
@@ -500,7 +501,8 @@ def test_the_heart_beats_while_the_kernel_ends(notebook, start, runs_root):
     assert read_heartbeat(run.path) is not None
     assert run.manifest["status"] == "running"
     (run.path / "go").touch()
-    assert process.communicate(timeout=120) and process.returncode == 0
+    process.communicate(timeout=120)
+    assert process.returncode == 0
     assert run.status == "done"
     assert read_heartbeat(run.path) is None
 
@@ -519,3 +521,41 @@ def test_ctrl_c_around_the_engine_says_where_it_came(notebook, monkeypatch, caps
         assert cli.main(["run", "--resume", str(only_run())]) == 130
     assert only_run().status == "done"
     assert "arcnb: interrupted after the notebook had ended\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_no_output_is_dropped_however_much_a_cell_shows_at_once(notebook, monkeypatch, limited):
+    """ZeroMQ drops what goes beyond a thousand messages, where the reader is slower than the cell. Ours takes
+    all of them; the cell waits for one that does not."""
+    n, much = 3000, 3000
+    shows = f"from IPython.display import HTML, display\nfor i in range({n}):\n    display(HTML(f'<p>{{i:{much}}}'))"
+    process_message = execute.ArcnbClient.process_message
+
+    def read_when_all_is_shown(self, msg, cell, index):
+        if msg["msg_type"] == "display_data" and not limited:
+            wait_for((self.record.run.path / "shown").exists)
+        return process_message(self, msg, cell, index)
+
+    monkeypatch.setattr(execute.ArcnbClient, "process_message", read_when_all_is_shown)
+    if limited:
+        monkeypatch.setattr(execute, "UnlimitedClient", AsyncKernelClient)
+    assert cli.main(["run", str(notebook(f"{shows}\n(run.path / 'shown').touch()", RECORD))]) == 0
+    run = only_run()
+    outputs = nbformat.read(run.copy_path, as_version=4).cells[3].outputs
+    assert [output.data["text/html"] for output in outputs] == [f"<p>{i:{much}}" for i in range(n)]
+    assert run.manifest["lost_outputs"] is None
+
+
+def test_outputs_that_do_not_come_are_noted_and_the_run_goes_on(notebook, monkeypatch, capsys):
+    monkeypatch.setattr(execute, "SILENT_SECONDS", 0.5)
+    silent = (
+        "get_ipython().kernel._publish_status = lambda *_, **__: None  # which says that a cell has ended"
+    )
+    assert cli.main(["run", str(notebook(silent, RECORD))]) == 0
+    run = only_run()
+    assert run.manifest["lost_outputs"][0] == 4
+    assert run.manifest["outcome"] == {"n": 3}
+    assert "what this cell showed last is lost" in run.page_path.read_text()
+    capsys.readouterr()
+    assert cli.main(["show", str(run)]) == 0
+    assert "the last ones of cell 4" in capsys.readouterr().out
