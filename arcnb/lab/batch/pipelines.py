@@ -28,7 +28,7 @@ from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.checks import refuse_early
 from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
 from arcnb.lab.runs.named_paths import existing_file
-from arcnb.lab.runs.placeholders import stages_named
+from arcnb.lab.runs.placeholders import refuse_malformed, stages_named
 from arcnb.lab.runs.run import check_name, run_name
 
 STAGE_KEYS = ("notebook", "profile", "parameters", "after", "job")
@@ -111,11 +111,14 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     declared = files.declared_beside(notebook, description.get("profile"))
     own = declared[notebook.stem]
     values = default_values(own)
-    values |= profiled(description.get("profile"), path, notebook, declared)
+    profile = profiled(description.get("profile"), path, notebook, declared)
+    values |= profile
     given = description.get("parameters") or {}
     if not isinstance(given, dict):
         raise ArcnbError(f"{where}: `parameters:` must hold `name: value` lines")
     said = f"{where}: {notebook.name}"
+    for key, value in (profile | given).items():
+        refuse_malformed(value, f"{where}, parameter {key!r}")
     given = own.opened(given)
     referring = {key: value for key, value in given.items() if any(stages_named(value))}
     plain = {key: value for key, value in given.items() if key not in referring}

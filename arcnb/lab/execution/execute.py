@@ -110,8 +110,8 @@ def _write_copy(self: LocalHandler, text: str, path: str) -> None:
 
 
 class UnlimitedClient(AsyncKernelClient):
-    """Takes messages as fast as they come. ZeroMQ's limit of a thousand would let the kernel wait, for a reader
-    that waits for the kernel."""
+    """Takes messages as fast as they come. ZeroMQ's limit of a thousand would let the kernel wait, for a
+    reader that waits for the kernel."""
 
     @default("context")
     def _unlimited_context(self) -> zmq.asyncio.Context:

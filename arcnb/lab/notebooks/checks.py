@@ -18,7 +18,7 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import read_notebook
 from arcnb.lab.notebooks.parameters import default_values, folded, notebook_parameters
-from arcnb.lab.runs.named_paths import existing, pieces
+from arcnb.lab.runs.named_paths import existing, pieces, texts
 from arcnb.lab.runs.placeholders import REFERENCE, names, run_meant
 from arcnb.lab.runs.run import Run, folder_of, run_name
 
@@ -50,8 +50,8 @@ def refuse_early(
     machines run it, and may have disks of their own; later: it waits for work that may leave files. Absolute
     paths, or any, that are not here are then told and not refused.
     """
-    texts = [value for value in values.values() if isinstance(value, str)]
-    missing = {piece for text in texts for piece in pieces(text) if "/" in piece and existing(piece) is None}
+    given = list(texts(dict(values)))
+    missing = {piece for text in given for piece in pieces(text) if "/" in piece and existing(piece) is None}
     allowed = [piece for piece in missing if later or (elsewhere and piece.startswith("/"))]
     refused, failed = [], []
     sentences = dict.fromkeys(_refusals(notebook, values, failed))
@@ -64,7 +64,7 @@ def refuse_early(
             refused.append(sentence + run_meant(values, sentence))
     if refused:
         raise ArcnbError(f"{where}: " + ";\n".join(refused))
-    if failed and not sentences and not any(map(REFERENCE.search, texts)):
+    if failed and not sentences and not any(map(REFERENCE.search, given)):
         tell(f"arcnb: {where}: not all checks could be made here ({failed[0]}); the notebook makes them")
 
 

@@ -13,7 +13,7 @@ from arcnb.errors import ArcnbError, reason
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from arcnb.lab.runs.manifest import MANIFEST
-from arcnb.lab.runs.named_paths import pieces
+from arcnb.lab.runs.named_paths import pieces, texts
 from arcnb.lab.runs.run import SILENCE_SECONDS, Run, is_run, runs_root
 
 # A folder moves to .removed.PID, below the root, first, so that no half of it looks like a run.
@@ -52,9 +52,11 @@ def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
     found: dict[Path, set[Path]] = {}
     for folder in folders:
         manifest = _manifest_as_it_is(folder)
-        texts = list(_texts([manifest.get(key) for key in ("parents", "parameters", "references")]))
+        pointing = [manifest.get(key) for key in ("parents", "parameters", "references")]
         cwd = str(manifest.get("cwd") or "")
-        for target in {run for text in texts for run in _runs_in_text(text, folders, cwd)} - {folder}:
+        for target in {run for text in texts(pointing) for run in _runs_in_text(text, folders, cwd)} - {
+            folder
+        }:
             found.setdefault(target, set()).add(folder)
     return found
 
@@ -115,14 +117,6 @@ def _manifest_as_it_is(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
 
 
 def _runs_in_text(text: str, folders: set[Path], cwd: str) -> set[Path]:

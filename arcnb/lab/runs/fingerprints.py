@@ -63,11 +63,16 @@ def _fingerprint(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _files(path: Path) -> list[Path]:
-    """The file itself, or those below the folder that are not hidden; none of what was removed."""
+def _files(path: Path, above: tuple[Path, ...] = ()) -> list[Path]:
+    """The file itself, or those below the folder that are not hidden, in folders that links lead to as well;
+    none of what was removed, nor of a link that leads back to `above`."""
     if path.is_file():
         return [path]
-    return sorted(item for item in path.rglob("*") if item.is_file() and item.name[0] != ".")
+    inside = (*above, path.resolve())
+    if not path.is_dir() or inside[-1] in above:
+        return []
+    seen = [item for item in path.iterdir() if item.name[0] != "." or item.is_dir()]
+    return sorted(file for item in seen for file in _files(item, inside))
 
 
 def _done_run(folder: Path) -> dict[str, Any] | None:
@@ -84,6 +89,9 @@ def _identity(written: Any, value: Any) -> Any:
     if isinstance(value, list):
         texts = written if isinstance(written, list) else value
         return [_identity(text, item) for text, item in zip(texts, value, strict=True)]
+    if isinstance(value, dict):
+        parts = written if isinstance(written, dict) else value
+        return {name: _identity(parts.get(name, item), item) for name, item in value.items()}
     if not isinstance(value, str):
         return value
     files = [path for piece in pieces_that(_names_files, value) if (path := existing(piece))]

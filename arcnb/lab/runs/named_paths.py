@@ -12,12 +12,22 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from arcnb.values import bare, split_unquoted
 
 # From the outermost to the innermost. "=" comes last and splits once: what follows `name =` may hold another.
 SEPARATORS = (",", ";", "|", "+", "=")
 _AMOUNT = re.compile(r"(\[:\d+\]|\*\s*\d+)$")  # the first n of a set, n tasks of a source
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a parameter's value: lists and mappings have several."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts(item)
 
 
 def pieces(text: str, separators: tuple[str, ...] = SEPARATORS) -> Iterator[str]:

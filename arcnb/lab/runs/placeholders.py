@@ -15,10 +15,10 @@ from typing import Any
 
 from arcnb.errors import ArcnbError, near_miss, nearest
 from arcnb.lab.runs.finding import named_exactly, run_names
-from arcnb.lab.runs.named_paths import existing, pieces
+from arcnb.lab.runs.named_paths import existing, pieces, texts
 from arcnb.lab.runs.run import Run
 
-REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}]*?)\s*\}")
+REFERENCE = re.compile(r"\$\{\s*([A-Za-z0-9_-]+)\.([^}\s][^}]*?)\s*\}")
 
 # Parameter, or an option's last word -> what of a run's folder it takes; "" for the folder itself.
 TAKEN = {
@@ -91,11 +91,18 @@ def names(sentence: str, piece: str) -> bool:
 
 def stages_named(value: Any) -> Iterator[tuple[str, str]]:
     """(stage, thing) of every reference in a parameter's value, lists and mappings included."""
-    if isinstance(value, str):
-        yield from REFERENCE.findall(value)
-    elif isinstance(value, list | tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from stages_named(item)
+    for text in texts(value):
+        yield from REFERENCE.findall(text)
+
+
+def refuse_malformed(value: Any, where: str) -> None:
+    """ArcnbError for a `${` in a parameter's value that is no reference: it would be taken for plain text."""
+    for text in texts(value):
+        if wrong := re.search(r"\$\{[^}]*\}?", REFERENCE.sub("\0", text)):
+            raise ArcnbError(
+                f"{where}: {wrong[0]} is no reference; there are ${{stage.folder}}, ${{stage.artifact}} "
+                "and ${stage.outcome.name}"
+            )
 
 
 def resolved(value: Any, runs: Mapping[str, Run], where: str) -> Any:

@@ -37,7 +37,7 @@ from arcnb.lab.runs.manifest import (
     stamp,
     write_manifest,
 )
-from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that
+from arcnb.lab.runs.named_paths import existing, existing_file, pieces_that, texts
 from arcnb.lab.workspace import folders
 from arcnb.machine.files import age_of, make_folder, size_of
 from arcnb.machine.processes import is_alive, process_identity
@@ -294,13 +294,12 @@ def _current_folder() -> str | None:
 def _runs_in(parameters: dict[str, Any]) -> list[Path]:
     """The run folders that parameter values point into."""
     found = []
-    for value in parameters.values():
-        for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, str) or not item or "\n" in item:
-                continue
-            for piece in pieces_that(lambda piece: existing(piece) is not None, item):
-                path = Path(piece).expanduser().resolve()
-                found += [folder for folder in [path, *path.parents] if is_run(folder)][:1]
+    for text in texts(parameters):
+        if not text or "\n" in text:
+            continue
+        for piece in pieces_that(lambda piece: existing(piece) is not None, text):
+            path = Path(piece).expanduser().resolve()
+            found += [folder for folder in [path, *path.parents] if is_run(folder)][:1]
     return found
 
 

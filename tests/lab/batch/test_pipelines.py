@@ -129,6 +129,19 @@ def test_a_failed_stage_stops_those_behind_it_only_and_is_resumed(file, capsys):
             {"a": {"notebook": "a.ipynb", "parameters": {"lable": "${b.x}"}}},
             "stage 'a': a.ipynb has no parameter 'lable'; did you mean 'label'?",
         ),
+        *(
+            (
+                {"a": {"notebook": "a.ipynb"}, "b": {"notebook": "a.ipynb", "parameters": {"label": text}}},
+                f"stage 'b', parameter 'label': {told} is no reference; there are ${{stage.folder}}, "
+                "${stage.artifact} and ${stage.outcome.name}\n",
+            )
+            for text, told in [
+                ("${a}", "${a}"),
+                ("x ${a.tasks} ${a.}", "${a.}"),
+                ("${a.tasks", "${a.tasks}"),
+                ("${the a.tasks}", "${the a.tasks}"),
+            ]
+        ),
         ({"a": {"notebook": "a.ipynb", "parameters": {"n": "many"}}}, "parameter 'n' must be int"),
         ({"a": {"notebook": "a.ipynb", "profile": "demi"}}, "there is no profile 'demi'"),
         ({"a": {"notebook": "aa.ipynb"}}, "there is no notebook 'aa.ipynb'"),
@@ -173,6 +186,21 @@ def test_fingerprints_follow_content_and_not_folders(tmp_path):
     assert inputs["text"] == "one", "a name is no file, even if one is called so"
     assert inputs["tasks"].count(" @ ") == 1
     assert len(inputs["tasks"].split(" @ ")[1].split()) == 2
+
+
+@pytest.mark.parametrize("value", ["{0}", ["{0}"], {"a": "{0}"}, {"a": ["x", {"b": "{0}"}]}])
+def test_files_count_wherever_a_value_names_them_and_behind_links(value, tmp_path):
+    """A folder that a link leads to counts, too, and a link that leads in a circle ends."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("before")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(tmp_path / "set")
+    given = {"p": json.loads(json.dumps(value).replace("{0}", f"{tmp_path}/set"))}
+    before = fingerprints.run_inputs("x", given, given)
+    assert before == fingerprints.run_inputs("x", given, given)
+    (tmp_path / "real" / "a.txt").write_text("after")
+    assert fingerprints.differences(before, fingerprints.run_inputs("x", given, given)) == ["p"]
 
 
 def test_the_folder_of_a_run_counts_by_what_the_run_left_not_by_what_is_written_about_it():

@@ -528,7 +528,8 @@ def test_no_output_is_dropped_however_much_a_cell_shows_at_once(notebook, monkey
     """ZeroMQ drops what goes beyond a thousand messages, where the reader is slower than the cell. Ours takes
     all of them; the cell waits for one that does not."""
     n, much = 3000, 3000
-    shows = f"from IPython.display import HTML, display\nfor i in range({n}):\n    display(HTML(f'<p>{{i:{much}}}'))"
+    one = f"display(HTML(f'<p>{{i:{much}}}'))"
+    shows = f"from IPython.display import HTML, display\nfor i in range({n}):\n    {one}"
     process_message = execute.ArcnbClient.process_message
 
     def read_when_all_is_shown(self, msg, cell, index):

@@ -159,6 +159,13 @@ def test_record_refuses_artifacts_that_are_not_there():
         run.record(artifacts=["../other"])
 
 
+def test_parents_are_found_in_lists_and_mappings():
+    one, two = new_run("one"), new_run("two")
+    given = {"files": {"a": str(one.path), "b": [[f"{two.path}/tasks.parquet"]]}}
+    (two.path / "tasks.parquet").touch()
+    assert new_run("child", given).record().manifest["parents"] == [str(one.path), str(two.path)]
+
+
 def test_runs_below_a_link_record_artifacts_and_parents_as_others_do(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
