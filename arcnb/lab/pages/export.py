@@ -8,9 +8,10 @@ below 15 MB: the largest pictures are reduced, other large outputs left out, wit
 
 import base64
 import contextlib
+import heapq
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
 MAX_BYTES = 15_000_000
+SMALL = 1000  # bytes of a piece: to leave it out would gain next to nothing
 SMALLEST = 100_000  # characters of a picture's data URI: below, there is nothing to gain
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|webp);base64,([A-Za-z0-9+/=\s]+)")
-_REDUCED = (
-    '<div class="output left-out">Reduced to keep this page small; the notebook has the whole picture.</div>'
-)
+_NOTE = '<div class="output left-out">{}</div>'
 TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -81,9 +81,11 @@ def notebook_page(
     if len(shown) < len(cells[opens:]):
         footer += " Sections that show nothing are left out; the notebook has them."
 
-    while True:
+    def page() -> str:
         body = [f'<div class="cell">{piece}</div>' for block in blocks if (piece := "".join(block))]
-        page = page_html(
+        if facts is not None:
+            facts["highlights"] = opening[0]
+        return page_html(
             "report.html.jinja",
             title=f"{run.name} · {title}" if run else title,
             contents=[entry for entry in markdown.contents if entry["level"] in (2, 3)],
@@ -94,9 +96,32 @@ def notebook_page(
             code_button=True,
             footer=footer,
         )
-        if (size := len(page.encode())) <= MAX_BYTES:
-            return page
-        _lighten_largest(blocks, size - MAX_BYTES)
+
+    opening = [facts["highlights"] if facts else ""]
+    return small_page(page, [opening, *blocks], "the notebook")
+
+
+def small_page(page: Callable[[], str], blocks: list[list[str]], whole: str) -> str:
+    """What `page` makes of the blocks' pieces, each of which it shows once as it is; where that is too large,
+    with the largest pieces reduced or left out. whole: what has them all. ArcnbError where nothing large is
+    left."""
+    first = page()
+    excess = len(first.encode()) - MAX_BYTES
+    if excess <= 0:
+        return first
+    places = [(block, index) for block in blocks for index in range(len(block))]
+    heap = [(-len(block[index].encode()), number) for number, (block, index) in enumerate(places)]
+    heapq.heapify(heap)
+    while excess > 0:
+        size, number = heapq.heappop(heap) if heap else (0, 0)
+        if -size < SMALL:
+            raise ArcnbError(f"the page is {cards.size_text(excess)} too large, by outputs many and small")
+        block, index = places[number]
+        block[index] = _lighter(block[index], whole)
+        left = len(block[index].encode())
+        excess -= -size - left
+        heapq.heappush(heap, (-left, number))
+    return page()
 
 
 def page_html(template: str, **values: Any) -> str:
@@ -110,24 +135,14 @@ def page_html(template: str, **values: Any) -> str:
     return environment.get_template(template).render(css=css, js=js, **values)
 
 
-def _lighten_largest(blocks: list[list[str]], excess: int) -> None:
-    """Reduce the pictures of the largest piece, or leave it out."""
-    block, index = max(
-        ((block, index) for block in blocks for index in range(len(block))),
-        key=lambda place: len(place[0][place[1]]),
-        default=([""], 0),
-    )
-    size = len(block[index].encode())
-    if size < 1000:
-        raise ArcnbError(f"the page is {cards.size_text(excess)} too large, by outputs many and small")
-    smaller = _PICTURE.sub(_halved, block[index])
-    if len(smaller) < 0.9 * len(block[index]):
-        block[index] = smaller if _REDUCED in smaller else smaller + _REDUCED
-    else:
-        note = (
-            f"An output of {cards.size_text(size)} is left out to keep this page small; the notebook has it."
-        )
-        block[index] = f'<div class="output left-out">{note}</div>'
+def _lighter(piece: str, whole: str) -> str:
+    """With its pictures reduced, or a note in its place."""
+    reduced = _NOTE.format(f"Reduced to keep this page small; {whole} has the whole picture.")
+    smaller = _PICTURE.sub(_halved, piece)
+    if len(smaller) < 0.9 * len(piece):
+        return smaller if reduced in smaller else smaller + reduced
+    size = cards.size_text(len(piece.encode()))
+    return _NOTE.format(f"An output of {size} is left out to keep this page small; {whole} has it.")
 
 
 def _halved(match: re.Match[str]) -> str:

@@ -18,21 +18,22 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.notebooks.files import read_notebook, title_and_purpose
 from arcnb.lab.notebooks.parameters import first_sentence
-from arcnb.lab.pages.export import page_html
+from arcnb.lab.pages.export import page_html, small_page
 from arcnb.lab.pages.fragments import picture, without_external
 from arcnb.lab.pages.opening import HIGHLIGHTS, opening_of
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
-PICTURE_BYTES = 4_000_000  # a larger artifact is named, not shown
+PICTURE_BYTES = 4_000_000  # a larger artifact is not shown
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     """Write the index of these runs (in the order given) and return its absolute path.
 
-    Pages of the runs are linked by relative paths, everything else is in the file.
+    Pages of the runs are linked by relative paths, everything else is in the file, which stays as small as
+    the page of a run.
     """
     path = Path(path).resolve()
     results = [(run, _results(run)) for run in runs]
@@ -40,16 +41,25 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     blocks = [result for run, result in results if [run.kind] == telling[-1:]]
     if not blocks:  # no tables or pictures: the last sentence that there is
         blocks = [result for _, result in results if result["headline"]][-1:]
-    page = page_html(
-        "index.html.jinja",
-        title=title,
-        contents=[],
-        code_button=False,
-        blocks=blocks,
-        runs=[_entry(run, path.parent) for run in runs],
-        footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
-    )
-    write_whole(path, page)
+    entries = [_entry(run, path.parent) for run in runs]
+    pieces = [[block["highlights"], *(picture["html"] for picture in block["pictures"])] for block in blocks]
+
+    def page() -> str:
+        for block, (highlights, *shown) in zip(blocks, pieces, strict=True):
+            block["highlights"] = highlights
+            for one, fragment in zip(block["pictures"], shown, strict=True):
+                one["html"] = fragment
+        return page_html(
+            "index.html.jinja",
+            title=title,
+            contents=[],
+            code_button=False,
+            blocks=blocks,
+            runs=entries,
+            footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
+        )
+
+    write_whole(path, small_page(page, pieces, "the run's folder"))
     return path
 
 

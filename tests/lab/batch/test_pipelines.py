@@ -138,7 +138,7 @@ def test_a_failed_stage_stops_those_behind_it_only_and_is_resumed(file, capsys):
             for text, told in [
                 ("${a}", "${a}"),
                 ("x ${a.tasks} ${a.}", "${a.}"),
-                ("${a.tasks", "${a.tasks}"),
+                ("${a.tasks", "${a.tasks"),
                 ("${the a.tasks}", "${the a.tasks}"),
             ]
         ),

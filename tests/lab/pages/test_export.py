@@ -189,6 +189,41 @@ def test_a_page_stays_below_its_limit(run, executed, monkeypatch):
     assert "c" * 20_000 in page, "only the largest go"
 
 
+def test_a_page_of_many_outputs_is_made_twice_at_most(run, executed, monkeypatch):
+    made, page_html = [], export.page_html
+    monkeypatch.setattr(export, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(
+        export, "page_html", lambda *names, **values: made.append(1) or page_html(*names, **values)
+    )
+    outputs = [new_output("display_data", {"text/html": f"<p>{'x' * (2000 + n)}</p>"}) for n in range(500)]
+    executed["cells"].append(new_code_cell("shows()", outputs=outputs))
+    page = notebook_page(executed, [], run)
+    assert len(made) == 2
+    assert 190_000 < len(page.encode()) <= 200_000, "no more is left out than has to be"
+    assert f"<p>{'x' * 2000}</p>" in page
+    assert f"<p>{'x' * 2499}</p>" not in page
+
+
+def test_a_large_opening_is_left_out_of_the_page(run, executed, monkeypatch):
+    monkeypatch.setattr(export, "MAX_BYTES", 100_000)
+    (run.path / "highlights.html").write_text(f"<p>{'x' * 200_000}</p>")
+    run.record(artifacts=["highlights.html"])
+    page = notebook_page(executed, [], run)
+    assert len(page.encode()) <= 100_000
+    assert "An output of 200 kB is left out" in page
+
+
+def test_the_index_stays_below_the_limit_of_a_page(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "MAX_BYTES", 100_000)
+    for n in range(4):
+        (run.path / f"{n}.html").write_text(f"<p>{str(n) * (30_000 + n)}</p>")
+    run.record(artifacts=[f"{n}.html" for n in range(4)])
+    page = write_index([run], tmp_path / "index.html", "Title").read_text()
+    assert len(page.encode()) <= 100_000
+    assert page.count("the run's folder has it") == 2
+    assert "0" * 30_000 in page, "only the largest go"
+
+
 def test_a_large_picture_is_reduced_before_anything_is_left_out(run, executed, monkeypatch):
     import io
 
