@@ -117,22 +117,28 @@ def _notebook_of(run: Run) -> Path:
 def show_status(options: argparse.Namespace) -> int:
     """`arcnb status`: one line a submitted run; without names those that are not over."""
     if options.run:
-        runs = [run for run in runs_named(options.run) if run.status]  # which reads the manifest
+        runs = runs_named(options.run)
     else:
         runs = []
         for run in list_runs():
             with contextlib.suppress(ArcnbError):  # of another version: `arcnb ls` says so
                 if options.all or status.is_open(run):
                     runs.append(run)
+    code = 0
+    for run in runs:
+        try:
+            run.verdict()
+        except ArcnbError as error:
+            code = say(error, 1)
     found = status.status_lines(runs)
     if options.json:
         shared.print_json([vars(line) | {"run": line.run.path.name, "path": line.run.path} for line in found])
-        return 0
+        return code
     if not found:
         note("none of these runs was submitted" if options.run else "no submitted run is waiting or running")
     else:
         print(aligned([(x.status, x.run.path.name, f"{x.task}: {x.scheduler}", x.news) for x in found]))
-    return 0
+    return code
 
 
 def cancel(options: argparse.Namespace) -> int:

@@ -202,12 +202,18 @@ def write_report(runs: list[Run], output: Path, title: str) -> int:
     from arcnb.lab.pages.export import export_run
     from arcnb.lab.pages.index import write_index
 
+    code = 0
     try:
         for item in runs:
-            if item.copy_path.is_file():
-                export_run(item, output.resolve())
+            try:
+                if item.copy_path.is_file():
+                    export_run(item, output.resolve())
+            except ArcnbError as error:  # the others have their pages, and the index says it of this one
+                code = say(error, 1)
+                if isinstance(error.__cause__, ImportError):  # which no other page has either
+                    return code
         print(write_index(runs, output, title))
-        return 0
+        return code
     except ArcnbError as error:
         return say(error, 1)
     except ImportError as error:

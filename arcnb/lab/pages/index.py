@@ -9,7 +9,6 @@ click away.
 """
 
 import html
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +19,14 @@ from arcnb.lab.notebooks.files import read_notebook, title_and_purpose
 from arcnb.lab.notebooks.parameters import first_sentence
 from arcnb.lab.pages.export import page_html, small_page
 from arcnb.lab.pages.fragments import picture, without_external
+from arcnb.lab.pages.links import relative
 from arcnb.lab.pages.opening import HIGHLIGHTS, opening_of
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.run import Run
 from arcnb.machine.files import write_whole
 
 PICTURE_BYTES = 4_000_000  # a larger artifact is not shown
+UNREADABLE = "unreadable"  # a status, too: of a run whose manifest is damaged
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -36,12 +37,12 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
     the page of a run.
     """
     path = Path(path).resolve()
-    results = [(run, _results(run)) for run in runs]
+    entries = {run: _entry(run, path.parent) for run in runs}
+    results = [(run, _results(run)) for run, entry in entries.items() if entry["status"] != UNREADABLE]
     telling = [run.kind for run, result in results if result["tables"] or result["pictures"]]
     blocks = [result for run, result in results if [run.kind] == telling[-1:]]
     if not blocks:  # no tables or pictures: the last sentence that there is
         blocks = [result for _, result in results if result["headline"]][-1:]
-    entries = [_entry(run, path.parent) for run in runs]
     pieces = [[block["highlights"], *(picture["html"] for picture in block["pictures"])] for block in blocks]
 
     def page() -> str:
@@ -55,7 +56,7 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
             contents=[],
             code_button=False,
             blocks=blocks,
-            runs=entries,
+            runs=entries.values(),
             footer="This page loads nothing from elsewhere; it links to the pages of the runs beside it.",
         )
 
@@ -64,10 +65,13 @@ def write_index(runs: Sequence[Run], path: str | Path, title: str) -> Path:
 
 
 def _entry(run: Run, folder: Path) -> dict[str, Any]:
-    manifest = run.manifest
-    status, why = run.verdict()
+    try:
+        (status, why), manifest = run.verdict(), run.manifest
+    except ArcnbError as error:
+        told = {"name": run.called, "folder": run.path.name, "status": UNREADABLE, "why": str(error)}
+        return dict.fromkeys(("heading", "purpose", "times", "page", "headline", "numbers"), "") | told
     heading, purpose = _opening(run)
-    page = os.path.relpath(run.page_path, folder) if run.page_path.is_file() else None
+    page = relative(run.page_path, folder) if run.page_path.is_file() else None
     return {
         "name": run.name,
         "folder": run.path.name,
@@ -131,12 +135,15 @@ def _results(run: Run) -> dict[str, Any]:
 
 def _picture(path: Path) -> str:
     """An artifact as an HTML fragment, or nothing if it is no picture."""
-    if path.suffix == ".html" and path.is_file():
-        text = path.read_text(encoding="utf-8")
-        return "" if "<html" in text.lower() else without_external(text)
-    if path.suffix not in KINDS or not path.is_file():
+    if path.suffix not in (".html", *KINDS) or not path.is_file():
         return ""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return ""
+    if path.suffix == ".html":
+        text = data.decode(errors="replace")
+        return "" if "<html" in text.lower() else without_external(text)
     told = re.search(rb"<dc:title>(.*?)</dc:title>", data, re.S)  # what arcnb.lab.plots says of its figures
-    alt = html.unescape(told[1].decode()) if told else path.stem
+    alt = html.unescape(told[1].decode(errors="replace")) if told else path.stem
     return picture(data, KINDS[path.suffix], alt)

@@ -40,7 +40,10 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def _to_page(run: Run, folder: Path) -> tuple[str, str]:
-    return run.name, relative(run.page_path if run.page_path.is_file() else run.path, folder)
+    try:
+        return run.name, relative(run.page_path if run.page_path.is_file() else run.path, folder)
+    except ArcnbError:  # its manifest is damaged
+        return run.called, relative(run.path, folder)
 
 
 def _present(run: Run):

@@ -38,5 +38,5 @@ def opening_of(run: Run) -> tuple[str, str]:
     """(the sentences, the pictures as HTML) of a run, empty where it has none."""
     path = Path(run.path, HIGHLIGHTS)
     listed = any(item["path"] == HIGHLIGHTS for item in run.manifest["artifacts"])
-    shown = path.read_text(encoding="utf-8") if listed and path.is_file() else ""
+    shown = path.read_text(encoding="utf-8", errors="replace") if listed and path.is_file() else ""
     return str(run.manifest["outcome"].get("headline") or ""), without_external(shown)

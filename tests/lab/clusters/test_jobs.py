@@ -522,6 +522,18 @@ def test_a_run_that_was_stopped_and_ended_before_it_could_write_so_is_preempted(
     assert run.verdict() == (end, run.manifest["error"]["sentence"])
 
 
+def test_the_status_of_a_damaged_run_leaves_out_no_other(capsys):
+    for name in ("good", "damaged"):
+        run = new_run(name, fields={"status": "failed"})
+        (run.path / "job").mkdir()
+        (run.path / "job" / "job.json").write_text('{"scheduler": "htcondor", "task": "7.0"}')
+    (run.path / "manifest.json").write_text("{")
+    assert cli.main(["status", "damaged", "good"]) == 1
+    shown = capsys.readouterr()
+    assert "manifest.json cannot be read" in shown.err
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["unreadable", "failed"]
+
+
 def test_waiting_runs_are_cancelled_before_one_that_runs_makes_room_for_them(monkeypatch):
     running, waiting = (new_run(name) for name in ("first", "second"))
     running.update(status="running", process=process_identity())

@@ -338,6 +338,39 @@ def test_several_evaluations_are_a_block_each_by_name(tmp_path):
     assert one.count("<h2>") == 1, "the list of runs"
 
 
+def test_a_damaged_run_takes_no_other_along(run, tmp_path, capsys):
+    damaged = new_run("damaged")
+    run.record(parents=[damaged])
+    (damaged.path / "manifest.json").write_text('{"schema": 1')
+    assert cli.main(["report", "shown", "damaged", "-o", str(tmp_path / "all.html")]) == 1
+    assert "manifest.json cannot be read" in capsys.readouterr().err
+    assert f">{damaged.called}</a>" in run.page_path.read_text(), "a parent"
+    page = (tmp_path / "all.html").read_text()
+    assert f'href="runs/{run.path.name}/shown.html"' in page
+    assert '<span class="tag unreadable">unreadable</span> <strong>damaged</strong>' in page
+    assert "manifest.json cannot be read" in page
+
+
+def test_a_page_is_written_of_artifacts_that_are_not_utf_8(run, tmp_path):
+    for name in ("highlights.html", "note.html"):
+        (run.path / name).write_bytes(f"<p>caf\xe9 {name}</p>".encode("latin-1"))
+    (run.path / "curve.svg").write_bytes(b"<svg><dc:title>caf\xe9</dc:title></svg>")
+    run.record(artifacts=["highlights.html", "note.html", "curve.svg"])
+    assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html")]) == 0
+    for page in (run.page_path, tmp_path / "all.html"):
+        assert "caf\ufffd highlights.html" in page.read_text()
+    assert "caf\ufffd note.html" in (tmp_path / "all.html").read_text()
+    assert 'alt="caf\ufffd"' in (tmp_path / "all.html").read_text()
+
+
+def test_the_index_links_a_page_whatever_its_name(executed, tmp_path):
+    one = new_run("odd", notebook={"path": "my #1 50% run.ipynb", "sha256": ""})
+    nbformat.write(executed, one.copy_path)
+    export_run(one)
+    page = write_index([one], tmp_path / "index.html", "Title").read_text()
+    assert f'href="runs/{one.path.name}/my%20%231%2050%25%20run.html"' in page
+
+
 def test_report_writes_pages_and_index(run, tmp_path, capsys):
     assert cli.main(["report", "shown", "-o", str(tmp_path / "all.html"), "--title", "All"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "all.html")
