@@ -94,18 +94,25 @@ def refuse_needed(runs: Sequence[Run]) -> None:
 
 
 def remove(run: Run) -> None:
-    """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run."""
+    """Remove the folder; ArcnbError in one sentence if that is impossible, or if it is not of a run. One of
+    which nothing could be removed stays where it is."""
     if not is_run(run.path):
         raise ArcnbError(f"{run.path} is not a run of arcnb, so it is left alone")
+    if run.path.is_symlink():
+        raise ArcnbError(f"{run.path} is a link to {run.path.resolve()}; remove both by hand")
     bin_ = runs_root() / f"{REMOVED}.{os.getpid()}"  # of this process: others may not write into ours
-    target = run.path
+    target, whole = run.path, sorted(run.path.rglob("*"))
     try:
         if run.path.parent.resolve() == runs_root().resolve():
             bin_.mkdir(exist_ok=True)
             target = run.path.rename(bin_ / run.path.name)
         shutil.rmtree(target)
     except OSError as error:
-        raise ArcnbError(f"cannot remove {run.path}: {reason(error)}") from None
+        with contextlib.suppress(OSError):
+            if sorted(target.rglob("*")) == [target / path.relative_to(run.path) for path in whole]:
+                target = target.rename(run.path)
+        left = "" if target == run.path else f"; what is left of it is {target}"
+        raise ArcnbError(f"cannot remove {run.path}: {reason(error)}{left}") from None
     finally:
         with contextlib.suppress(OSError):
             bin_.rmdir()

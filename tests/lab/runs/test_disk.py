@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,41 @@ def test_what_an_interrupted_removal_left_is_counted(runs_root, capsys, monkeypa
     said = capsys.readouterr().err
     assert "not counted: 1 folder of runs without a manifest or half removed, 3" in said
     assert said.endswith(f", the first {left.relative_to(runs_root)}\n")
+
+
+def test_a_run_that_cannot_be_removed_is_still_a_run(runs_root, tmp_path, capsys, monkeypatch):
+    run = new_run("kept").record()
+    (run.path / "a.txt").touch()
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    def half(path):
+        (Path(path) / "a.txt").unlink()
+        refused(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.shutil, "rmtree", refused)
+        assert cli.main(["rm", "kept"]) == 2
+        assert capsys.readouterr().err == f"arcnb: cannot remove {run.path}: Permission denied\n"
+        assert list_runs() == [run]
+        patch.setattr(disk.shutil, "rmtree", half)
+        assert cli.main(["rm", "kept"]) == 2
+    (left,) = disk.folders_without_manifest()
+    assert f"Permission denied; what is left of it is {left}\n" in capsys.readouterr().err
+    assert list_runs() == []
+
+
+def test_a_run_that_is_a_link_is_not_removed(runs_root, tmp_path, capsys):
+    run = new_run("far").record()
+    run.path.rename(tmp_path / "far")
+    run.path.symlink_to(tmp_path / "far")
+    assert cli.main(["rm", run.path.name]) == 2
+    assert (
+        capsys.readouterr().err == f"arcnb: {run.path} is a link to {tmp_path / 'far'}; remove both by hand\n"
+    )
+    assert list_runs() == [run]
+    assert [path.name for path in runs_root.iterdir()] == [run.path.name]
 
 
 def test_running_runs_are_not_removed(capsys):
@@ -197,14 +233,14 @@ def test_runs_of_other_versions_are_named_and_still_protect(runs_root, capsys):
     out = capsys.readouterr().out
     assert out.count("unreadable ") == 2
     assert "has schema 0, this version of arcnb reads schema 1" in out
-    for command in (
-        ["show"],
-        ["run", "--resume"],
-        ["status"],
-        ["cancel"],
-        ["submit", "--on", "slurm", "--resume"],
+    for command, code in (
+        (["show"], 2),
+        (["run", "--resume"], 2),
+        (["status"], 1),
+        (["cancel"], 2),
+        (["submit", "--on", "slurm", "--resume"], 2),
     ):
-        assert cli.main([*command, "20200101-000000-old"]) == 2
+        assert cli.main([*command, "20200101-000000-old"]) == code
         assert "has schema 0" in capsys.readouterr().err
     assert cli.main(["status"]) == 0
     assert cli.main(["rm", "mother"]) == 2
