@@ -49,6 +49,9 @@ _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
 # What is more likely a unit that was forgotten than meant.
 LEAST_MB, MOST_MB, MOST_DAYS = 1024, 8 * 1024**2, 366
+# Slurm tells a run to stop `grace` + 30 seconds before its time is over (slurm.sbatch.jinja), or up to a minute
+# earlier, as it says itself; HTCondor afterwards.
+BEFORE_SECONDS = 30 + 60
 _KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
 _RANGES = {
     "gpus": "[0, 1024]", "nodes": "[1, 1024]", "cpus": "[1, 4096]", "at_once": "[0, inf)",
@@ -136,6 +139,12 @@ def resources_of(options: Mapping[str, Any], where: str, scheduler: str) -> Reso
     same = Resources.__dataclass_fields__.keys() & _DEFAULTS.keys()
     sizes = {"memory_mb": megabytes(options["memory"], where)}
     sizes["minutes"] = minutes(options["time"], where, scheduler)
+    least = (options["grace"] + BEFORE_SECONDS) // 60 + 1
+    if scheduler == "slurm" and sizes["minutes"] < least:
+        raise ArcnbError(
+            f"{where}: with time {options['time']} and grace {options['grace']} a run would be told to stop as it "
+            f"starts; give a time of {least}m or more, or less grace"
+        )
     return Resources(**sizes, **{name: options[name] for name in same})
 
 

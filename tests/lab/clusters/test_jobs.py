@@ -80,6 +80,12 @@ def test_a_bare_number_is_seconds_to_htcondor(text, expected):
     [
         ("--memory", "64", "memory 64 means 64 MB; is that meant? Write it like 64G or 512M"),
         ("--memory", "16000G", "memory 16000G means 15.6 TB; is that meant?"),
+        (
+            "--time",
+            "1m",
+            "with time 1m and grace 60 a run would be told to stop as it starts; give a time of 3m",
+        ),
+        ("--grace", "14400", "with time 4h and grace 14400 a run would be told to stop as it starts"),
         ("--time", "600000", "time 600000 means 417 days; is that meant?"),
         ("--gpus", "10000", "gpus must be at least 0 and at most 1024, got 10000"),
     ],
