@@ -35,12 +35,23 @@ def main(arguments: list[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(known)
-    first = next(iter(sys.argv[1:] if arguments is None else arguments), "-h")
+    given = sys.argv[1:] if arguments is None else arguments
+    first = next(iter(given), "-h")
     commands = {name for names in GROUPS.values() for name in names}
     with steady_streams():
+        if odd := next((one for one in given if not _is_utf8(one)), None):
+            return say(f"{odd!r} is not UTF-8, in which manifests are written", 2)
         if not first.startswith("-") and first not in commands:
             return say(f"there is no command {first!r}{nearest(first, commands)}", 2)
         return _done(known.parse_args(arguments))
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _done(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
+from arcnb.lab.commands import runs
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
 from arcnb.lab.runs.finding import find_run, list_runs
@@ -50,6 +51,11 @@ def test_refusals_come_before_the_run_folder(path, arguments, message, capsys):
         (["run", "-p", "stop=a b", "03"], "-p takes a name and a value: -p stop 'a b'"),
         (["submit", "03"], "arcnb submit needs --on; `arcnb submit --help` ends with examples"),
         (["submit", "03", "--on", "slurm", "--gpus", "two"], "--gpus must be a whole number, got 'two'"),
+        (
+            ["run", "03", "-p", "flags", "-O2"],
+            "-p takes no value that begins with a hyphen, as -O2 does; write it into a profile (-f)",
+        ),
+        (["run", "03", "-p", "a", "\udcff"], "'\\udcff' is not UTF-8, in which manifests are written"),
         (["run", "03", "--grace", "x"], "--grace must be a number, got 'x'"),
         (["run", "03", "--nam"], "argument --name: expected one argument (`arcnb run --help`)"),
         (["ls", "all"], "unrecognized arguments: all (`arcnb --help`)"),
@@ -321,6 +327,34 @@ def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     assert sorted(process.returncode for process in processes) == [0, 2], errors
     assert sum("so it cannot be resumed" in error for error in errors) == 1
     assert len(run.manifest["attempts"]) == 1
+
+
+def test_of_two_who_take_a_name_at_once_one_gets_it(path, monkeypatch, capsys):
+    def another_first(*given):
+        monkeypatch.setattr(runs, "refuse_early", refuse_early)
+        refuse_early(*given)
+        new_run("mine").record({"n": 1})
+
+    refuse_early = runs.refuse_early
+    monkeypatch.setattr(runs, "refuse_early", another_first)
+    assert cli.main(["run", str(path), "--name", "mine"]) == 2
+    assert "there is a run called 'mine' already" in capsys.readouterr().err
+    assert len(list_runs()) == 1
+
+
+def test_a_link_to_itself_names_no_run(tmp_path, capsys, monkeypatch):
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["show", "loop"]) == 2
+    assert "there is no run 'loop'" in capsys.readouterr().err
+    assert cli.main(["ls", "--runs", "loop"]) == 2
+    assert "loop cannot be listed" in capsys.readouterr().err
+
+
+def test_a_number_that_no_manifest_holds_is_not_queued(path, capsys):
+    assert cli.main(["sweep", str(path), "--grid", "seconds=.inf,1"]) == 2
+    assert "no run can wait with seconds = inf" in capsys.readouterr().err
+    assert list_runs() == []
 
 
 def test_an_end_that_cannot_be_written_is_one_sentence(notebook, monkeypatch, capsys):

@@ -49,8 +49,8 @@ _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 _SECONDS = (86400, 3600, 60, 1)  # of a day, an hour, a minute, a second
 # What is more likely a unit that was forgotten than meant.
 LEAST_MB, MOST_MB, MOST_DAYS = 1024, 8 * 1024**2, 366
-# Slurm tells a run to stop `grace` + 30 seconds before its time is over (slurm.sbatch.jinja), or up to a minute
-# earlier, as it says itself; HTCondor afterwards.
+# Slurm tells a run to stop `grace` + 30 seconds before its time is over (slurm.sbatch.jinja), or up to a
+# minute earlier, as it says itself; HTCondor afterwards.
 BEFORE_SECONDS = 30 + 60
 _KINDS = {"extra": "list[str]", "env": "dict[str, str]"}
 _RANGES = {
@@ -142,8 +142,8 @@ def resources_of(options: Mapping[str, Any], where: str, scheduler: str) -> Reso
     least = (options["grace"] + BEFORE_SECONDS) // 60 + 1
     if scheduler == "slurm" and sizes["minutes"] < least:
         raise ArcnbError(
-            f"{where}: with time {options['time']} and grace {options['grace']} a run would be told to stop as it "
-            f"starts; give a time of {least}m or more, or less grace"
+            f"{where}: with time {options['time']} and grace {options['grace']} a run would be told to stop "
+            f"as it starts; give a time of {least}m or more, or less grace"
         )
     return Resources(**sizes, **{name: options[name] for name in same})
 

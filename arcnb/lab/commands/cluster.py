@@ -66,7 +66,8 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         run = queueing.foreseen_run(name)
     else:
-        run = queueing.queue_run(name, path, values, provenance.surroundings())
+        with queueing.taken("" if options.again else options.name):  # by two at once
+            run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], path, lambda: queueing.withdraw([run]), name)
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,10 +33,21 @@ _SENTENCES = {
 class Parser(argparse.ArgumentParser):
     """Refuses in one sentence, as commands do, without the usage above it."""
 
+    given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         sentence = message
         for said, told in _SENTENCES.items():
             sentence = re.sub(f"^{said}$", told.replace("{prog}", self.prog), sentence)
+        threes = zip(self.given, self.given[1:], self.given[2:], strict=False)
+        odd = [value for p, name, value in threes if p == "-p" and "=" not in name and value[:1] == "-"]
+        if sentence.startswith("-p") and odd:
+            what = f"-p takes no value that begins with a hyphen, as {odd[0]} does"
+            sentence = f"{what}; write it into a profile (-f)"
         if sentence == message:
             sentence = f"{message} (`{self.prog} --help`)"
         self.exit(2, f"arcnb: {sentence}\n")

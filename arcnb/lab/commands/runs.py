@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
             check_name(options.name or run_name(path.stem))
             return _foreseen(path, values, given, runs_root())
         record = provenance.notebook_record(path)
-        current = new_run(options.name or run_name(path.stem), values, record, "engine", sys.argv)
+        with queueing.taken("" if options.again else options.name):  # by two at once
+            current = new_run(options.name or run_name(path.stem), values, record, "engine", sys.argv)
     note(f"run folder: {current.path}")
     with substitute_home() as problem:
         if problem:

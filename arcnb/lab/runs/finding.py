@@ -37,7 +37,7 @@ def find_run(reference: str | Path, beginnings: bool = True) -> Run:
     if not str(reference).strip():
         raise ArcnbError("an empty text names no run")
     root = runs_root()
-    folder = Path(reference).resolve()
+    folder = Path(os.path.realpath(reference))  # which a link that leads to itself does not disturb
     if is_run(folder):
         return Run(folder)
     fits = [run for run in list_runs() if run.path.name.startswith(str(reference))] if beginnings else []

@@ -4,16 +4,18 @@ A queued run has its folder, its manifest and its parameters; `arcnb run --resum
 on a node, once or again after it was stopped. That is all that sweeps, pipelines and clusters add to a run.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.runs import disk
 from arcnb.lab.runs.finding import runs_called
-from arcnb.lab.runs.manifest import MANIFEST
+from arcnb.lab.runs.manifest import MANIFEST, locked
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.run import Run, check_name, folder_of, new_run
+from arcnb.lab.runs.run import Run, check_name, folder_of, new_run, runs_root
 
 _STARTED = ("log.txt", "job")  # what starting a queued run leaves in its folder
 
@@ -32,6 +34,9 @@ def queue_run(
     `references` the runs that `${stage...}` in the values speaks of: they are looked up when the run starts.
     `inputs`: see arcnb.lab.runs.fingerprints; worked out at the start where they cannot be known before.
     """
+    for parameter, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ArcnbError(f"{name}: no run can wait with {parameter} = {value}, which no manifest holds")
     fields: dict[str, Any] = {"status": "queued", **surroundings}
     if references is not None:
         fields["references"] = {stage: str(run.path) for stage, run in references.items()}
@@ -44,6 +49,22 @@ def foreseen_run(name: str) -> Run:
     """The run that `queue_run` would make now, as a dry run speaks of it: its folder is not there."""
     check_name(name)
     return Run(folder_of(name))
+
+
+@contextlib.contextmanager
+def taken(name: str | None) -> Iterator[None]:
+    """While active no other process makes a run of that name; ArcnbError if there is one. Without a name
+    nothing."""
+    if not name:
+        yield
+        return
+    check_name(name)
+    root = runs_root()
+    with contextlib.suppress(OSError):  # who makes the run says it
+        root.mkdir(parents=True, exist_ok=True)
+    with locked(root) if root.is_dir() else contextlib.nullcontext():
+        refuse_taken(name)
+        yield
 
 
 def refuse_taken(name: str) -> None:

@@ -51,7 +51,7 @@ NO_SIGN_SECONDS = 900.0
 def runs_root() -> Path:
     """The folder that holds the run folders."""
     if os.environ.get(RUNS):
-        return Path(os.environ[RUNS]).expanduser().resolve()
+        return Path(os.path.realpath(Path(os.environ[RUNS]).expanduser()))
     return folders.home() / "runs"
 
 
