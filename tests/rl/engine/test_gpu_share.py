@@ -16,7 +16,7 @@ def model(tmp_path):
     with open(tmp_path / "model.safetensors", "wb") as file:
         file.truncate(8 << 30)
     shape = {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "head_dim": 128}
-    (tmp_path / "config.json").write_text(json.dumps(shape))
+    (tmp_path / "config.json").write_text(json.dumps(shape | {"dtype": "bfloat16"}))
     return ModelPath("eight", tmp_path)
 
 
