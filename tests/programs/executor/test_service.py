@@ -413,7 +413,7 @@ def test_a_program_that_uses_up_its_memory_in_small_pieces_is_out_of_memory(exec
 # ---------------------------------------------------------------- anywhere
 
 
-def test_an_executor_can_be_closed_in_a_callback():
+def test_an_executor_can_be_closed_in_a_callback(caplog):
     before = descendants()
     executor = Executor(workers=1, limits=ROOMY)
     first, waiting = executor.submit(Job(program(1), GRIDS)), executor.submit(endless(1))
@@ -422,6 +422,7 @@ def test_an_executor_can_be_closed_in_a_callback():
         waiting.result(timeout=50)
     assert answer(first.result()) == 1
     wait_for(lambda: descendants() == before)
+    assert not caplog.records, "futures log what a callback raises"
     executor.close()
 
 
