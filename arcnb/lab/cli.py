@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 from arcnb.errors import ArcnbError, nearest
-from arcnb.lab.commands import batch, cluster, runs, workspaces
+from arcnb.lab.commands import batch, cluster, notebooks, runs, workspaces
 from arcnb.lab.commands.options import Parser, refuse_assignments, say
 from arcnb.lab.execution.lost_terminal import steady_streams
 from arcnb.machine.processes import leave
@@ -63,7 +63,7 @@ def _done(options: argparse.Namespace) -> int:
     except ArcnbError as error:
         return say(error, 2)
     except KeyboardInterrupt:
-        when = " before the notebook started" if options.command is runs.run else ""
+        when = " before the notebook started" if options.command is notebooks.run else ""
         return say(f"interrupted{when}", 128 + signal.SIGINT)
 
 
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     arcnb = Parser(prog="arcnb", formatter_class=argparse.RawDescriptionHelpFormatter)
     arcnb.add_argument("--version", action="version", version=f"arcnb {_version()}")
     commands = arcnb.add_subparsers(required=True, metavar="COMMAND", help="its --help ends with examples")
-    for group in (runs, batch, cluster, workspaces):
+    for group in (notebooks, runs, batch, cluster, workspaces):
         group.add_commands(commands)
     lines = ["Run notebooks and look at their runs."]
     for title, names in GROUPS.items():

@@ -9,7 +9,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
-from arcnb.lab.commands import runs
+from arcnb.lab.commands import notebooks
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.parameters import Parameter
 from arcnb.lab.runs.finding import find_run, list_runs
@@ -331,12 +331,12 @@ def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
 
 def test_of_two_who_take_a_name_at_once_one_gets_it(path, monkeypatch, capsys):
     def another_first(*given):
-        monkeypatch.setattr(runs, "refuse_early", refuse_early)
+        monkeypatch.setattr(notebooks, "refuse_early", refuse_early)
         refuse_early(*given)
         new_run("mine").record({"n": 1})
 
-    refuse_early = runs.refuse_early
-    monkeypatch.setattr(runs, "refuse_early", another_first)
+    refuse_early = notebooks.refuse_early
+    monkeypatch.setattr(notebooks, "refuse_early", another_first)
     assert cli.main(["run", str(path), "--name", "mine"]) == 2
     assert "there is a run called 'mine' already" in capsys.readouterr().err
     assert len(list_runs()) == 1

@@ -54,9 +54,8 @@ def pointers(runs: Iterable[Run]) -> dict[Path, set[Path]]:
         manifest = _manifest_as_it_is(folder)
         pointing = [manifest.get(key) for key in ("parents", "parameters", "references")]
         cwd = str(manifest.get("cwd") or "")
-        for target in {run for text in texts(pointing) for run in _runs_in_text(text, folders, cwd)} - {
-            folder
-        }:
+        named = {run for text in texts(pointing) for run in _runs_in_text(text, folders, cwd)}
+        for target in named - {folder}:
             found.setdefault(target, set()).add(folder)
     return found
 

@@ -72,13 +72,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | get
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # _DENY: errno 1, EPERM
 _MISSING = 0x00050026  # errno 38, ENOSYS
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = (
-    0,
-    4,
-    16,
-    24,
-    32,
-)  # offsets in struct seccomp_data
+_NUMBER, _ARCH = 0, 4  # offsets in struct seccomp_data, as these
+_FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 16, 24, 32
 _X32 = 1 << 30  # calls of another table begin there
 _CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x10000
 
