@@ -23,7 +23,7 @@ from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import encode
-from arcnb.programs.syntax import lines_of
+from arcnb.programs.syntax import ProgramSyntaxError, lines_of, parse_program
 
 LANGUAGES = {"python": "Python", "q": "q (kdb+)"}  # as files say it, and as prompts do
 
@@ -168,8 +168,8 @@ def _literal(value: object) -> str:
 def _future_imports(program: str) -> tuple[str, str]:
     """(lines of imports from __future__, the program with empty lines in their places)."""
     try:
-        body = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        body = parse_program(program).body
+    except ProgramSyntaxError:
         return "", program
     lines, future = lines_of(program), []
     for part in body:
