@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=580, help="for everything together")
     parser.add_argument("--limit", type=float, help="seconds of one way, in place of its own")
     parser.add_argument("--share", type=float, default=SHARE, help="of the GPU's memory for vLLM")
-    parser.add_argument("--micro-tokens", type=int, help="of a part of a step of stock TRL")
+    parser.add_argument("--micro-tokens", type=int, help="of a part of a step of stock TRL and unsloth")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="results are added to this file after every run")
     args = parser.parse_args()

@@ -13,8 +13,8 @@ training tasks, each in a process of its own, which frees its memory and bounds 
 rounds, their mean for the median), its parts, completions a second, executor seconds, mean tokens, peak
 memory, the path that a trainer took. A run that is stopped or runs out of memory says so and gives the steps
 it made.
-Stock TRL splits a step into micro-batches of at most --micro-tokens tokens unless --accumulation says
-otherwise; the other two bound memory themselves.
+Stock TRL and unsloth split a step into micro-batches of at most --micro-tokens tokens unless --accumulation
+says otherwise; `shared` bounds memory itself.
 """
 
 import argparse
@@ -33,6 +33,7 @@ import model_shapes
 
 STOPPED = "stopped by a signal"
 WAYS = ("trl", "shared", "unsloth")
+SPLIT = ("trl", "unsloth")  # whose memory grows with the tokens of a part, the GPU's or the host's
 UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
 # With shared prompts; all but the first are of grpo_rivals.py.
 OURS = ("shared", "lean", "lean_fp8", "once", "once_fp8", "ahead")
@@ -332,8 +333,8 @@ def metrics(path: Path) -> list[dict]:
 
 
 def accumulation_of(way: str, group: int, length: int, most: int) -> int:
-    """Parts of a step: for stock TRL as few as keep a part within `most` tokens."""
-    if way != "trl":
+    """Parts of a step: for those of `SPLIT` as few as keep a part within `most` tokens."""
+    if way not in SPLIT:
         return 1
     fits = [n for n in range(1, group + 1) if group % n == 0 and group // n * length <= most]
     return min(fits, default=group)
