@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_entries_know_what_they_are_filtered_by(tasks, predictions):
 
 def test_a_rate_is_unknown_where_the_test_outputs_are(tasks, tmp_path):
     unjudged = PredictionSet(tmp_path / "unjudged")
-    unjudged.write_part([Prediction("a1", "f", 0, 0, status="ok", train_is_correct=1)], 0)
+    hidden = tasks[0].fingerprints[1]
+    unjudged.write_part([Prediction("a1", hidden, 0, 0, status="ok", train_is_correct=1)], 0)
     (first, *_) = entries(tasks, {"s": unjudged})
     assert first.rate is None
     assert len(first.predictions) == 1
@@ -119,6 +121,17 @@ def test_predictions_of_other_tasks_are_not_passed_over_in_silence(tasks, tmp_pa
     other.write_part([Prediction("zz", "f", 0, 0, completion="c")], 0)
     assert "3 tasks, and no predictions of them" in Explorer(tasks, other)._repr_mimebundle_()["text/html"]
     assert "no predictions" not in Explorer(tasks).title
+
+
+def test_predictions_of_another_version_of_a_task_are_left_out_and_said(tasks, predictions):
+    """ARC-AGI-2 has tasks of ARC-AGI-1 by the same ids, with their pairs in another order."""
+    turned = TaskSet("turned", (replace(tasks[0], train=tasks[1].train), *tasks[1:]))
+    first, second, _ = entries(turned, {"s": predictions})
+    assert (first.rate, first.predictions, first.changed) == (None, (), True)
+    assert (second.rate, len(second.predictions), second.changed) == (0.0, 1, False)
+    left_out = "turned: 3 tasks; predictions of another version of 1 of them are left out"
+    assert left_out in Explorer(turned, predictions)._repr_mimebundle_()["text/html"]
+    assert "turned: 1 tasks, and no predictions of them; " in Explorer(turned[:1], predictions).title
 
 
 def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions):

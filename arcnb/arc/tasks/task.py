@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -99,6 +99,13 @@ class Task:
                 for grid in (pair.input, pair.output):
                     digest.update(b"-" if grid is None else b"%dx%d:" % grid.shape + grid.tobytes())
         return digest.hexdigest()
+
+    @property
+    def fingerprints(self) -> tuple[str, str]:
+        """Its fingerprint, and the one that it has where its test outputs are hidden: predictions of it say
+        either."""
+        hidden = replace(self, test=tuple(Pair(pair.input) for pair in self.test))
+        return self.fingerprint, hidden.fingerprint
 
     @property
     def inputs(self) -> list[Grid]:

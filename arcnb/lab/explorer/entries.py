@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from arcnb.arc.grids import MAX_SIDE
@@ -18,7 +18,8 @@ class Entry:
 
     side: its longest, cells. colors: the values that occur. rate: share of its predictions that solve it;
     None without predictions, or where the test outputs are unknown. predictions: (name of the set,
-    prediction), best first.
+    prediction), best first. changed: whether there are predictions of another version of it, which are left
+    out.
     """
 
     task: Task
@@ -26,6 +27,7 @@ class Entry:
     colors: frozenset[int]
     rate: float | None = None
     predictions: tuple[tuple[str, Prediction], ...] = ()
+    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ class TaskFilter:
 
 def entries(tasks: Iterable[Task], sets: Mapping[str, PredictionSet] | None = None) -> list[Entry]:
     """An entry a task, in order, with the 8 best predictions of it in all sets together; of predictions with
-    the same outputs the first."""
-    tasks = list(tasks)
-    rates, best = _best(sets or {}, [task.task_id for task in tasks])
+    the same outputs the first. Predictions of another version of a task do not count; of one whose test
+    outputs were hidden they do."""
+    tasks = {task.task_id: task for task in tasks}
+    rates, best, changed = _best(sets or {}, {id_: task.fingerprints for id_, task in tasks.items()})
     return [
-        Entry(task, *_facts(task), rates.get(task.task_id), tuple(best.get(task.task_id, ())))
-        for task in tasks
+        Entry(task, *_facts(task), rates.get(id_), tuple(best.get(id_, ())), id_ in changed)
+        for id_, task in tasks.items()
     ]
 
 
@@ -71,16 +74,20 @@ def _facts(task: Task) -> tuple[int, frozenset[int]]:
 
 
 def _best(
-    sets: Mapping[str, PredictionSet], ids: Sequence[str]
-) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]]]:
+    sets: Mapping[str, PredictionSet], versions: Mapping[str, tuple[str, str]]
+) -> tuple[dict[str, float], dict[str, list[tuple[str, Prediction]]], set[str]]:
+    """(rates, best predictions, ids of the tasks of which there are predictions of another version)."""
     import pandas as pd
 
-    columns = [*KEY_COLUMNS, "status", "fingerprint", *RANKING]
-    frames = [one.read(columns=columns, task_ids=ids).assign(set=name) for name, one in sets.items()]
+    columns = [*KEY_COLUMNS, "task_fingerprint", "status", "fingerprint", *RANKING]
+    frames = [one.read(columns=columns, task_ids=versions).assign(set=name) for name, one in sets.items()]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
-        return {}, {}
+        return {}, {}, set()
     frame = pd.concat(frames, ignore_index=True)
+    answered = zip(frame["task_id"], frame["task_fingerprint"], strict=True)
+    same = pd.Series([version in versions[id_] for id_, version in answered], dtype=bool)
+    changed, frame = set(frame["task_id"][~same]), frame[same]
     of_task = frame["task_id"].astype(object)
     known = frame["test_is_correct"].notna().groupby(of_task).any()
     rates = solving(frame).groupby(of_task).mean()[known].to_dict()
@@ -97,4 +104,4 @@ def _best(
     for key in keys:
         if key in rows:
             best.setdefault(key[1], []).append((key[0], rows[key]))
-    return rates, best
+    return rates, best, changed

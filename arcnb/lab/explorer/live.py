@@ -53,7 +53,10 @@ class Explorer:
         sets = {"": predictions} if isinstance(predictions, PredictionSet) else dict(predictions or {})
         self.entries = entries(tasks, sets)
         nothing = bool(sets) and not any(entry.predictions for entry in self.entries)
+        changed = sum(entry.changed for entry in self.entries)
         self.title = f"{tasks.name}: {len(tasks)} tasks" + (", and no predictions of them" if nothing else "")
+        if changed:
+            self.title += f"; predictions of another version of {changed} of them are left out"
         self.found = self.entries
         self.executor: Executor | None = None
         self.panel: Any = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slices
 from arcnb.arc.scores.attempts import rule_of
 from arcnb.arc.scores.submission import Submission, create_submission
-from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.reading import named_errors
@@ -152,10 +150,7 @@ def check_versions(sets: Iterable[PredictionSet], tasks: TaskSet) -> set[str]:
     ArcnbError for predictions of another version of a task; one whose test outputs were hidden is the
     same.
     """
-    hidden = {
-        task.task_id: replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks
-    }
-    versions = {task.task_id: (task.fingerprint, hidden[task.task_id].fingerprint) for task in tasks}
+    versions = {task.task_id: task.fingerprints for task in tasks}
     answered = set()
     for one in sets:
         frame = one.read(columns=["task_id", "task_fingerprint"]).drop_duplicates()
