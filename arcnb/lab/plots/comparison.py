@@ -208,7 +208,7 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
         tasks = number_of(int(first.n_tasks), "shared task")
         said = [f"{percent(one['mean'])} ({range_text(one.low, one.high)})" for one in (first, second)]
         if first["mean"] == second["mean"]:
-            both = " and ".join(ranked.index[:2])
+            both = " and ".join(ranked.index[ranked["mean"] == first["mean"]])
             return f"None is best: of {tasks} {both} solve {said[0]} at {first.k:.0f} predictions a task."
         low, high = points(second.behind_low), points(second.behind_high)
         enough = first.n_tasks >= FEWEST_TASKS and second.behind_low > 0
@@ -223,8 +223,12 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
         for name in filter(re.compile(measure).fullmatch, table.index):
             if len(runs) > 1 and table.loc[name].notna().all():
                 ordered = (sign * table.loc[name]).sort_values(ascending=False, kind="stable") * sign
-                rest = ", ".join(f"{run} {value:.4g}" for run, value in ordered.iloc[1:].items())
-                return f"Best by {name} is {ordered.index[0]}: {ordered.iloc[0]:.4g}; {rest}."
+                best = ordered[ordered == ordered.iloc[0]]
+                told = f"Best by {name} is {best.index[0]}: {best.iloc[0]:.4g}"
+                if len(best) > 1:
+                    told = f"None is best by {name}: {' and '.join(best.index)} have {best.iloc[0]:.4g}"
+                rest = ", ".join(f"{run} {value:.4g}" for run, value in ordered.iloc[len(best) :].items())
+                return f"{told}; {rest}." if rest else f"{told}."
     return "These runs recorded no number in common that says which is best."
 
 

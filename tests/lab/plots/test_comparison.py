@@ -125,6 +125,8 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     assert "is shown: +50 to +50 points" in comparison.which_was_best(many, runs)
     same = comparison.ranking({"a": frames["first"], "b": frames["first"]}, shared)
     assert comparison.which_was_best(same, runs).startswith("None is best: of 1 shared task a and b solve")
+    three = comparison.ranking(dict.fromkeys("abc", frames["first"]), shared)
+    assert "1 shared task a and b and c solve" in comparison.which_was_best(three, runs)
     close = same.assign(mean=[0.5, 0.4], behind_low=[0.0, -0.1], behind_high=[0.0, 0.3])
     assert "is not shown by these tasks: -10 to +30" in comparison.which_was_best(close, runs)
 
@@ -132,7 +134,11 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
 def test_runs_without_predictions_are_ranked_by_what_all_recorded(runs):
     two = {name: runs[name] for name in ("first", "trained")}
     nothing = comparison.ranking({}, [])
-    assert comparison.which_was_best(nothing, two).startswith("Best by solved is first: 1; trained 1")
+    equal = "None is best by solved: first and trained have 1."
+    assert comparison.which_was_best(nothing, two) == equal
+    assert comparison.which_was_best(nothing, runs | {"last": new_run("last").record({"solved": 0})}) == (
+        "None is best by solved: first and second and trained have 1; last 0."
+    )
     for loss, run in enumerate(two.values(), start=2):
         run.record({"solved": None, "eval_loss": loss})
     assert comparison.which_was_best(nothing, two) == "Best by eval_loss is first: 2; trained 3."
