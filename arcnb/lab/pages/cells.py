@@ -222,7 +222,7 @@ def _picture(kind: str, output: Any) -> str:
     data = output["data"][kind]
     data = data.encode() if kind == "image/svg+xml" else base64.b64decode(data)
     size = output.get("metadata", {}).get(kind, {})
-    width = int(size["width"]) if isinstance(size, dict) and "width" in size else None
+    width = size.get("width") if isinstance(size, dict) else None
     alt = output["data"].get("text/plain", "picture")[:ALT_CHARACTERS]
     return f'<div class="output">{picture(data, kind, alt, width)}</div>'
 

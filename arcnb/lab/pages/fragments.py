@@ -32,12 +32,13 @@ def without_external(fragment: str) -> str:
     return fragment
 
 
-def picture(data: bytes, kind: str, alt: str, width: int | None = None) -> str:
-    """An image that needs no file beside the page; width in pixels. A drawing of several columns is called
-    wide: on a phone it is scrolled and not made smaller than its letters can be read."""
+def picture(data: bytes, kind: str, alt: str, width: object = None) -> str:
+    """An image that needs no file beside the page; width in pixels, or as HTML has it ("50%"). A drawing of
+    several columns is called wide: on a phone it is scrolled and not made smaller than its letters can be
+    read."""
     name = "drawing" if kind == "image/svg+xml" else "photo"
     if name == "drawing" and (told := re.search(rb'<svg[^>]* width="([\d.]+)pt"', data)):
         name += " wide" * (float(told[1]) > WIDE)
     source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-    size = f' width="{width}"' if width else ""
+    size = f' width="{html.escape(str(width))}"' if width else ""
     return f'<img class="{name}" src="{source}" alt="{html.escape(alt)}"{size}>'

@@ -138,6 +138,13 @@ def test_every_local_picture_stands_in_the_page_or_is_named(run, executed, tmp_p
     assert external_references(page) == []
 
 
+@pytest.mark.parametrize("width", [300, 300.5, "50%", "300px", None])
+def test_a_picture_is_as_wide_as_its_cell_asked_for(width):
+    output = new_output("display_data", {"image/png": PNG}, metadata={"image/png": {"width": width}})
+    page = notebook_page(new_notebook(cells=[new_code_cell("Image('a.png')", outputs=[output])]))
+    assert page.count(f' width="{width}">') == (width is not None)
+
+
 def test_a_page_that_is_sent_has_no_dead_links(run, executed, tmp_path):
     (tmp_path / "01_next.ipynb").write_text("")
     (run.path / "table.csv").write_text("")
