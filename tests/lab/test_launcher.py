@@ -41,6 +41,20 @@ def test_task_sets_are_the_sources_and_what_runs_wrote():
     assert table.loc[str(made.path / "tasks.parquet"), "tasks"] == 7
 
 
+def test_runs_of_your_own_may_record_anything_as_tasks():
+    made = new_run("own")
+    (made.path / "tasks.parquet").write_bytes(b"")
+    made.record({"tasks": "arc-agi-1/training"}, artifacts=["tasks.parquet"])
+    assert launcher.task_sets().isna().loc[str(made.path / "tasks.parquet"), "tasks"]
+
+
+def test_links_lead_to_pages_whatever_the_notebook_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = new_run("own", notebook={"path": "my #1, 50%.ipynb"})
+    run.page_path.write_text("page")
+    assert f'href="runs/{run.path.name}/my%20%231%2C%2050%25.html"' in launcher.last_runs()._repr_html_()
+
+
 def test_a_path_to_copy_is_shown_whole_however_long_it_is():
     made = new_run("a-set-of-tasks-with-a-name-that-says-much-about-it")
     (made.path / "tasks.parquet").write_bytes(b"")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.errors import ArcnbError
+from arcnb.lab.pages.links import relative
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.manifest import RUN_DIR
@@ -58,9 +59,10 @@ def task_sets() -> pd.DataFrame:
         except ArcnbError as error:
             rows.append((name, None, str(error)))
     rows += [
-        (str(run.path / item["path"]), manifest["outcome"].get("tasks"), f"written by {run.path.name}")
+        (str(run.path / item["path"]), tasks if type(tasks) is int else None, f"written by {run.path.name}")
         for run, manifest, item in _recent_artifacts()
         if item["path"] == "tasks.parquet"
+        for tasks in [manifest["outcome"].get("tasks")]
     ]
     table = pd.DataFrame(rows, columns=["parameter", "tasks", "version"]).astype({"tasks": "Int64"})
     return _by_parameter(table)
@@ -140,7 +142,7 @@ def _link(kind: str, path: Path) -> str:
     There JupyterLab serves nothing from outside of the lab: such a path is for copying."""
     own, here = os.environ.get(RUN_DIR), Path.cwd()
     if own or any(path.is_relative_to(root) for root in (home(), here)):
-        return f'<a href="{html.escape(os.path.relpath(path, own or here))}">{kind}</a>'
+        return f'<a href="{relative(path, own or here)}">{kind}</a>'
     return f"{kind}: <code>{html.escape(str(path))}</code>"
 
 

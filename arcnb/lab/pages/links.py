@@ -34,7 +34,7 @@ def links(run: Run, index: Path | None = None) -> dict[str, list[tuple[str, str]
     return {what: entries for what, entries in found.items() if entries}
 
 
-def relative(path: Path, folder: Path) -> str:
+def relative(path: Path, folder: str | Path) -> str:
     """The address of a file on a page in that folder."""
     return quote(os.path.relpath(path, folder))
 
