@@ -50,6 +50,20 @@ def page(tmp_path_factory):
     return path.as_uri()
 
 
+def test_links_and_contents_lead_to_the_section_that_they_name(browser, tmp_path):
+    """Also to one that is called as a button of the page is, and by the name that JupyterLab gives it."""
+    text = '# A page\n[there](#2-·-Über-"uns")\n\n## Code\n\n## 2 · Über "uns"\n\n'
+    path = tmp_path / "page.html"
+    path.write_text(notebook_page(new_notebook(cells=[new_markdown_cell(text)])), encoding="utf-8")
+    browser.open(path.as_uri())
+    target = "document.querySelector(':target').closest('h2').textContent"
+    for link, section in (("nav li:first-child a", "Code"), ("main p a", '2 · Über "uns"')):
+        browser.find(link).click()
+        assert browser.run(f"return {target}") == section
+    assert browser.count("nav a.here") == 1
+    assert browser.text("nav a.here") == '2 · Über "uns"'
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_page_renders_without_script_errors_and_without_requests(browser, page, dark):
     browser.open(page, dark)

@@ -28,6 +28,7 @@ LABELS = {"parameters": "parameters", "injected-parameters": "parameters of this
 STOPPED = ("failed", "preempted", "killed")
 TEXT_CHARACTERS = 100_000  # of one output; nobody reads more on a page
 ALT_CHARACTERS = 1000  # of a picture's text
+_IDS = ("code", "palette", "theme", "stopped")  # of the page's buttons, and of the cell that failed
 PICTURES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -67,11 +68,13 @@ class Markdown(mistune.HTMLRenderer):
     def heading(self, text: str, level: int, **attributes: Any) -> str:
         plain = html.unescape(re.sub(r"<[^>]*>", "", text)).strip()
         slug = re.sub(r"\W+", "-", plain.lower()).strip("-") or "section"
-        taken = {entry["id"] for entry in self.contents}
+        taken = {*_IDS, *(entry["id"] for entry in self.contents)}
         names = chain([slug], (f"{slug}-{n}" for n in count(2)))
         identity = next(name for name in names if name not in taken)
         self.contents.append({"level": level, "id": identity, "text": plain})
-        return f'<h{level} id="{identity}">{text}</h{level}>\n'
+        lab = plain.replace(" ", "-")  # what links in JupyterLab call it
+        anchor = f'<a id="{html.escape(lab)}"></a>' if lab not in {*taken, identity} else ""
+        return f'<h{level} id="{identity}">{anchor}{text}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         """A link within the page, to a file of the run folder, or to another host. Of one to a file elsewhere

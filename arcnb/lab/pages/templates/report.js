@@ -21,7 +21,7 @@
     cells.forEach((cell) => { cell.open = open; });
     code.textContent = open ? "Hide code" : "Show code";
   };
-  const entries = new Map([...document.querySelectorAll("nav a")].map((a) => [a.hash.slice(1), a]));
+  const entries = new Map([...document.querySelectorAll("nav a")].map((a) => [decodeURIComponent(a.hash.slice(1)), a]));
   const mark = () => {
     let last = null;
     for (const id of entries.keys()) {
