@@ -1,4 +1,4 @@
-"""The error that one sentence explains, and how names stand in such sentences."""
+"""The error that one sentence explains, and how names and numbers stand in sentences."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -37,6 +37,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def number_of(n: int, noun: str) -> str:
     """'1 step', '2 steps'."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def short_number(value: float) -> str:
+    """Three digits of a number, or all before its point: no power of ten below a million."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def some(names: Sequence[str]) -> str:

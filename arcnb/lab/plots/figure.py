@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arcnb.errors import number_of
+from arcnb.errors import number_of, short_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,9 +76,10 @@ def _told(axes: Any) -> str:
         x, y = (list(values) for values in line.get_data())
         if x and (named or x[0] != x[-1]):  # one that marks a place is no series
             name = line.get_label() if named and line.get_label() != axes.get_title(loc="left") else ""
-            said.append(f"{name} {y[0]:.3g} at {x[0]:.3g} to {y[-1]:.3g} at {x[-1]:.3g}".strip())
+            first, start, last, end = map(short_number, (y[0], x[0], y[-1], x[-1]))
+            said.append(f"{name} {first} at {start} to {last} at {end}".strip())
     if bars := [bar.get_height() for bar in axes.patches if bar.get_height()]:
-        said.append(f"{number_of(len(bars), 'bar')}, the highest {max(bars):.3g}")
+        said.append(f"{number_of(len(bars), 'bar')}, the highest {short_number(max(bars))}")
     shown = [image.get_array() for image in axes.images]
     said += [f"{array.min():.3g} to {array.max():.3g}" for array in shown if array.count()]
     said += [text.get_text().strip() for text in axes.texts]

@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from arcnb.errors import short_number
+
 # The numbers that every notebook which has them records by these names, and in this order.
 FLAT = ("headline", "solved", "of", r"pass@\d+", "short_tasks", "submission", "seconds", "tokens")
 LIST_CHARACTERS = 120  # of a list or dictionary that is shown; the manifest has all of it
@@ -122,22 +124,20 @@ def value_text(value: Any) -> str:
 
 
 def short_text(value: Any) -> str:
-    """Three digits of a number are enough beside others, and no power of ten before a million; the page of
-    the run has them all. Nothing for what is unknown."""
+    """Three digits of a number are enough beside others; the page of the run has them all. Nothing for what
+    is unknown."""
     if value is None or value != value:
         return ""
-    if isinstance(value, float) and 1000 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
+    return short_number(value) if isinstance(value, float) else value_text(value)
 
 
 def size_text(n_bytes: int) -> str:
     size = float(n_bytes)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1000
-    return f"{size:.3g} GB"
+    return f"{size:.3g} TB"
 
 
 def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -166,7 +166,9 @@ def news(outcome: dict[str, Any]) -> str:
     """What came out, in a line: flat numbers, of several evaluations by name, then the headline; where there
     is neither, the first numbers."""
     told = [text for text in (summary(outcome), str(outcome.get("headline", ""))) if text]
-    numbers = (f"{name} {value:.4g}" for name, value in outcome.items() if type(value) in (int, float))
+    numbers = (
+        f"{name} {short_text(value)}" for name, value in outcome.items() if type(value) in (int, float)
+    )
     return " · ".join(told) or ", ".join(islice(numbers, 5))
 
 

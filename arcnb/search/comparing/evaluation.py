@@ -15,7 +15,7 @@ from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, short_number
 from arcnb.search.comparing.changes import GroupChange, changes
 
 if TYPE_CHECKING:
@@ -54,11 +54,12 @@ def _interval(column: str, values: np.ndarray, seed: int) -> str:
     if not len(values):
         return "unknown"
     number = column == "n_preds"
-    mean = f"{values.mean():.3g}" if number else percent(values.mean())
+    mean = short_number(values.mean()) if number else percent(values.mean())
     if np.all(values == values[0]):
         return mean
     _, low, high = mean_and_interval(values, resampled_weights(len(values), rng(seed, "table interval")))
-    return f"{mean} ({f'{low:.3g} to {high:.3g}' if number else range_text(low, high)})"
+    ends = f"{short_number(low)} to {short_number(high)}" if number else range_text(low, high)
+    return f"{mean} ({ends})"
 
 
 def means_table(

@@ -112,6 +112,10 @@ def test_histogram_marks_its_limit():
         plots.histogram([], "Lengths", "tokens")
 
 
+def test_counts_are_written_out_in_the_text_of_a_picture():
+    assert repr(plots.histogram([1] * 1234, "Lengths", "tokens")).endswith("1 bar, the highest 1234")
+
+
 def test_there_is_no_picture_of_no_correlation():
     assert plots.correlation(pd.DataFrame()) is None
 

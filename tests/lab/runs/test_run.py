@@ -17,7 +17,7 @@ import pytest
 from arcnb.errors import ArcnbError
 from arcnb.lab.execution.sessions import open_run
 from arcnb.lab.runs import disk, provenance
-from arcnb.lab.runs.cards import flat, machine_text, value_text
+from arcnb.lab.runs.cards import flat, machine_text, news, short_text, size_text, value_text
 from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
 from arcnb.lab.runs.run import Run, new_run, runs_root
@@ -378,6 +378,14 @@ def test_long_lists_are_shown_short_and_kept_whole():
     assert shown.endswith('", …')
     assert len(shown) < 140
     assert value_text([1, 2]) == "[1, 2]"
+
+
+def test_no_number_below_a_million_is_a_power_of_ten():
+    numbers = {"rate": 0.25, "just": 999.7, "many": 123456, "mean": 1234.5}
+    assert [short_text(value) for value in numbers.values()] == ["0.25", "1000", "123456", "1234"]
+    assert news(numbers) == "rate 0.25, just 1000, many 123456, mean 1234"
+    sizes = (999, 1000, 999_499, 999_700, 2_500_000_000_000)
+    assert [size_text(size) for size in sizes] == ["999 B", "1 kB", "999 kB", "1 MB", "2.5 TB"]
 
 
 def test_a_long_dictionary_of_an_outcome_is_one_entry():

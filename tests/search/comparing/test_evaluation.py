@@ -44,6 +44,13 @@ def right(task):
     return [pair.output for pair in (*task.train, *task.test)]
 
 
+def test_counts_of_predictions_are_written_out(tmp_path, tasks):
+    rows = [judged(tasks[0], index, tasks[0].inputs) for index in range(1234)]
+    PredictionSet(tmp_path / "many").write_part(rows, 0)
+    frames = comparing.sets.read_sets({"many": PredictionSet(tmp_path / "many")})
+    assert evaluation.comparison_table(frames, tasks.ids[:1]).loc["many", "n_preds"] == "1234"
+
+
 @pytest.fixture
 def sets(tmp_path, tasks):
     """Set a solves tasks 0 and 1, set b tasks 1 and 2 (task 2 by two programs), nobody task 3."""
