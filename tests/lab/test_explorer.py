@@ -110,10 +110,11 @@ def test_without_a_kernel_everything_is_in_the_page(tasks, predictions, monkeypa
 
 def test_what_is_too_large_is_left_out_and_said(tasks, monkeypatch):
     monkeypatch.setattr(static, "MAX_BYTES", 150)
-    page = static.explorer_html(entries(tasks), "many </script>")
+    page = static.explorer_html(entries(tasks), "many </script><!--<script>")
     assert 0 < len(unpacked(page)) < 3
     assert f"{3 - len(unpacked(page))} more are left out" in page
     assert page.count("</script>") == 1
+    assert "<!--" not in page, "behind which a script ends at the second end alone"
 
 
 def test_predictions_of_other_tasks_are_not_passed_over_in_silence(tasks, tmp_path):

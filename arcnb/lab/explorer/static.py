@@ -31,7 +31,7 @@ def explorer_html(entries: Sequence[Entry], title: str) -> str:
     name = f"arcnb-{uuid.uuid4().hex[:12]}"
     note = f"; {len(entries) - shown} more are left out, for size" if shown < len(entries) else ""
     facts = {"title": title, "note": note, "colors": PALETTES[palette_name()], "data": data}
-    argument = json.dumps(facts).replace("</", "<\\/")  # a title must not end the script
+    argument = json.dumps(facts).replace("<", "\\u003c")  # a title must not end the script, nor open another
     some = TaskSet(title, tuple(entry.task for entry in entries[:12]))
     return (
         f"{STYLE}<style>{CSS.read_text(encoding='utf-8')}</style>"
