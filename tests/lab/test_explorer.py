@@ -168,6 +168,12 @@ def test_what_a_tried_program_prints_is_shown_and_stays_in_the_sandbox(tasks, pr
     panel.go.click()
     assert "AttributeError" in panel.result.value
     assert panel.result.value.count("&lt;shape&gt; (1, 2)") == 2, "once an input"
+    lazy = (
+        "from __future__ import annotations\nprint('top')\ndef transform(grid: Grid):\n    return print('in')"
+    )
+    panel.program.value = lazy
+    panel.go.click()
+    assert panel.result.value.count("top\nin\n") == 2
     panel.program.value = "def transform(grid):\n    return grid"
     panel.go.click()
     assert "It prints" not in panel.result.value

@@ -30,12 +30,13 @@ from arcnb.programs.executor.limits import Job
 from arcnb.programs.extraction import Extraction
 from arcnb.programs.judging import judged
 
-# A program whose printing is collected and raised; its own errors are told elsewhere.
+# A program whose printing is collected and raised; its own errors are told elsewhere. It is compiled by
+# itself, for an import from `__future__` has to come first.
 _PRINTING = """\
 class Printed(Exception): pass
 _printed = []
 def print(*values, sep=" ", end="\\n", **_): _printed.append((sep or "").join(map(str, values)) + (end or ""))
-{program}
+exec({program})
 _asked = transform
 def transform(grid):
     try: _asked(grid)
@@ -91,7 +92,7 @@ class Explorer:
         each input as many characters as a message has.
         """
         ran = self.executor or Executor(1)
-        jobs = [Job(_PRINTING.replace("{program}", program), (grid,)) for grid in _inputs(entry, shown)]
+        jobs = [Job(_PRINTING.replace("{program}", repr(program)), (grid,)) for grid in _inputs(entry, shown)]
         said = [one.error_message for one in ran.run(jobs) if one.error_type == "Printed"]
         return "\n".join(text for text in said if text)
 
