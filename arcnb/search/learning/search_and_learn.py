@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -222,8 +222,8 @@ class SearchAndLearn:
             return False
         spent = self.report.times_since(before, len(groups))
         for group in groups:
-            # Of a round that a smaller budget cut, or that was taken over: it has seconds already.
-            before_it = self.journal.find("predict", round_, group) or self._taken_over(round_, group)
+            # Of a round that was taken over, or that a smaller budget cut: it has seconds already.
+            before_it = self._taken_over(round_, group) or self.journal.find("predict", round_, group)
             each = seconds / len(tasks) + (before_it["seconds_per_task"] if before_it else 0.0)
             facts = {"seconds_per_task": each, "completions": self._asked(round_)}
             self.journal.add("predict", round_, group, **facts, **spent)
@@ -351,13 +351,14 @@ class SearchAndLearn:
         return {**wanted, "settings": wanted["settings"] | settings}
 
     def _take_rows(self) -> None:
-        """What is on disk from before; for a set just begun the first round of `shared`."""
-        found = list(self.predictions.iter_predictions(list(self.tasks)))
-        self._file(found)
-        if self._shared is None or found:
+        """What is on disk from before, and what the first round of `shared` has beyond it."""
+        self._file(self.predictions.iter_predictions(list(self.tasks)))
+        if self._shared is None:
             return
+        there = {row.key for state in self.states.values() for row in state.rows(0)}
         rows = self._shared.iter_predictions(list(self.tasks))
-        self.predictions.write_part([row for row in rows if self.plan.round_of(row.round) == 0], 0)
+        new = [row for row in rows if self.plan.round_of(row.round) == 0 and row.key not in there]
+        self.predictions.write_part(new, 0)
         self._file(self.predictions.take_fresh())
 
     def _taken_over(self, round_: int, group: int) -> dict | None:
@@ -366,6 +367,6 @@ class SearchAndLearn:
             return None
         return StepJournal(self._shared.folder.parent / self.journal.path.name).find("predict", 0, group)
 
-    def _file(self, rows: Sequence[Prediction]) -> None:
+    def _file(self, rows: Iterable[Prediction]) -> None:
         for row in rows:
             self.states[row.task_id].add(self.plan.round_of(row.round), row)

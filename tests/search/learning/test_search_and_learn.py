@@ -482,6 +482,18 @@ def test_what_a_shared_first_round_took_counts_against_both_budgets(tmp_path, se
             assert other.states[task_id].spent.seconds > state.spent.seconds > 0
 
 
+def test_what_a_shared_first_round_lacked_is_taken_over_when_it_is_there(tmp_path, search):
+    shared = PredictionSet(tmp_path / "alone" / "predictions")
+    for budget in (2, 12):
+        alone = search(asked(n_predictions=budget), base=None, folder="alone")
+        alone.run()
+        other = search(asked(n_predictions=budget), shared=shared)
+        made = other.run().completions
+    assert made == 24, "the second and third round of three tasks"
+    took = [one.journal.find("predict", 0, 0)["seconds_per_task"] for one in (alone, other)]
+    assert took[1] > took[0], "what the rest of the first round took counts, too"
+
+
 def test_other_settings_are_refused_when_resuming(search):
     search(asked(n_predictions=4)).run()
     for name, value in {"keep_adapter": False, "per_round": 8, "seed": 4}.items():
