@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,25 @@ class StepJournal:
             self._done = {(line["step"], line["round"], line["group"]): line for line in self.lines}
         except (ValueError, KeyError, TypeError) as error:
             raise ArcnbError(f"{self.path} is damaged ({error!r}); it says which steps are done") from None
+
+
+def drop_other_divisions(folder: Path, n_shards: int) -> None:
+    """Remove the steps of a search that was divided into another number of shards, and what was trained in
+    them: it is trained again, and its hindsight tasks would be there twice.
+
+    The steps go first, and say so long that the rest is there. ArcnbError while such a shard is at work.
+    """
+
+    def others(pattern: str) -> list[Path]:
+        return [path for path in folder.glob(pattern) if not path.stem.endswith(f"-of-{n_shards:02d}")]
+
+    for steps in others("steps-*.jsonl"):
+        with StepJournal(steps).alone():
+            steps.unlink(missing_ok=True)
+    for tasks in others("hindsight/round*.parquet"):
+        tasks.unlink(missing_ok=True)
+    for adapter in others("adapters/round*"):
+        shutil.rmtree(adapter, ignore_errors=True)
 
 
 class AdapterFolder:

@@ -37,7 +37,7 @@ from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import ModelPath
 from arcnb.programs.executor.executor import Executor
 from arcnb.search.learning.budgets import Clock, TimedEngine
-from arcnb.search.learning.journal import AdapterFolder, StepJournal
+from arcnb.search.learning.journal import AdapterFolder, StepJournal, drop_other_divisions
 from arcnb.search.learning.learner.learner import LoraLearner
 from arcnb.search.learning.learner.settings import LoraSettings
 from arcnb.search.learning.lessons.lessons import Learned, Lessons
@@ -117,6 +117,7 @@ class SearchAndLearn:
     def run(self) -> SearchReport:
         """Do all that is left to do. What was made is on disk when this returns or raises."""
         with self.clock.stopping_on_interrupt(), self.journal.alone():
+            drop_other_divisions(self.folder, self.predictions.shard[1])
             self._take_rows()
             return self._run()
 

@@ -463,6 +463,19 @@ def test_shards_fill_one_set_and_leave_it_whole(tmp_path, search):
     assert dict(frame.groupby("task_id").size()) == dict.fromkeys(small_tasks().ids, 12)
 
 
+def test_another_number_of_processes_leaves_nothing_of_the_trainings_before(tmp_path, search, whole):
+    for shard in range(2):
+        search(shard=(shard, 2)).run()
+    before = rows(tmp_path / "s")
+    again = search().run()
+    assert (again.completions, again.trainings) == (0, 6)
+    assert rows(tmp_path / "s") == before
+    left, unbroken = (load_tasks(folder / "hindsight").ids for folder in (tmp_path / "s", whole[0]))
+    assert sorted(left) == sorted(unbroken)
+    assert len(training_steps(tmp_path / "s")) == 6
+    assert len(list((tmp_path / "s" / "adapters").iterdir())) == 6
+
+
 def test_search_alone_can_hand_on_its_first_round(tmp_path, search):
     search(base=None, folder="alone").run()
     alone = PredictionSet(tmp_path / "alone" / "predictions")
