@@ -7,6 +7,7 @@ what the first n completions of a task, in the order in which they were made, ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -122,10 +123,10 @@ def later_samples(
     import pandas as pd
 
     first, rows = plan.rounds.first_round, []
-    for last in (first + plan.rounds.per_round, None):
-        shares = [_share_that_solves(frame, first, last, column) for frame in (alone, learned)]
+    for last, end in ((1, first + plan.rounds.per_round), (math.inf, "the end")):
+        shares = [_share_that_solves(frame, plan, last, column) for frame in (alone, learned)]
         both = shares[0].index.intersection(shares[1].index)
-        samples = {"samples": f"{first + 1} to {last or 'the end'}"}
+        samples = {"samples": f"{first + 1} to {end}"}
         known = both[shares[0][both].notna() & shares[1][both].notna()]
         if len(known):
             rows.append(samples | vars(paired_shares(shares[0][known], shares[1][known], seed)))
@@ -135,9 +136,10 @@ def later_samples(
     return pd.DataFrame(rows).rename(columns={"a": "alone", "b": "learned"})
 
 
-def _share_that_solves(frame: pd.DataFrame, first: int, last: int | None, column: str) -> pd.Series:
-    """Of each task that has such samples; NaN where their test outputs are unknown."""
-    later = _numbered(frame)[lambda rows: rows["completion"].between(first + 1, last or len(frame))]
+def _share_that_solves(frame: pd.DataFrame, plan: SearchPlan, last: float, column: str) -> pd.Series:
+    """Of each task that has samples of rounds 1 to `last`; NaN where their test outputs are unknown. Where a
+    prompt did not fit, a sample's number is below that of its round."""
+    later = frame[frame["round"].map(plan.round_of).between(1, last)]
     right = later["train_is_correct"].astype(float)
     if column == "is_correct":
         right *= later["test_is_correct"].astype(float)

@@ -101,6 +101,8 @@ def test_later_samples_are_compared_over_tasks_that_both_went_on_with(sets):
     assert later["n_more"].tolist() == [1, 2]
     late = SearchPlan.of(ASKED | {"first_round": 6})
     assert comparison.later_samples(frames["alone"], frames["learn"], late).empty
+    skipped = [frame[(frame["task_id"] != "b") | (frame["round"] > 0)] for frame in frames.values()]
+    assert comparison.later_samples(*skipped, PLAN).equals(later), "its first prompt did not fit"
 
 
 def test_samples_with_unknown_test_outputs_are_not_counted_as_wrong(sets):
