@@ -14,7 +14,8 @@ from arcnb.search.sampling.report import InferenceReport
 
 @dataclass
 class SearchReport:
-    """Counts and wall seconds of this process; of a resumed search, of its last attempt.
+    """Counts and wall seconds of this process; of a resumed search, of its last attempt. What is taken over
+    of another search was not made here.
 
     opening_seconds: loading the engine (added by whoever opened it) and the trainer; switching_seconds:
     saving adapters, loading them into the trainer and into the engine. dropped: reason -> predictions that
@@ -105,9 +106,8 @@ class SearchReport:
         times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in used.items())
         lines = [
             f"{self.solved_train} of {self.tasks} tasks have a program that solves their train pairs, after "
-            f"{self.rounds} rounds and {self.completions:,} completions"
-            + (" (the time was up)" if self.out_of_time else ""),
-            f"{self.hindsight_tasks:,} hindsight tasks"
+            f"{self.rounds} rounds" + (" (the time was up)" if self.out_of_time else ""),
+            f"made by this start: {self.completions:,} completions, {self.hindsight_tasks:,} hindsight tasks"
             + (f", {self.taught_answers:,} answers with a teacher" if self.taught_answers else "")
             + f"; {self.trainings} trainings on {self.training_rows:,} "
             f"rows, {self.training_tokens:,} tokens",

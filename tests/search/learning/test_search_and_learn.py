@@ -200,6 +200,7 @@ def test_a_second_start_finds_everything_done(tmp_path, search, whole):
     before = rows(shutil.copytree(whole[0], tmp_path / "s"))
     again = search().run()
     assert (again.completions, again.trainings, again.rounds) == (0, 0, 3)
+    assert "after 3 rounds\nmade by this start: 0 completions, 0 hindsight tasks; 0 trainings" in str(again)
     assert rows(tmp_path / "s") == before
 
 
