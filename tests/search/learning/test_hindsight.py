@@ -149,7 +149,16 @@ def test_a_program_found_again_counts_as_new(executor, tokenizer):
     old, new = judged(executor, ["return grid.T"]), judged(executor, ["return grid.T"], round_=1)
     made = relabelled_rounds([old, new], executor, tokenizer, HindsightSettings(replay=0, fresh_views=0))
     assert [one.age for one in made.tasks] == [0]
-    assert made.dropped == {"duplicate": 1}
+    assert made.dropped == {}, "it was learned from when it was new"
+
+
+def test_what_is_never_learned_from_counts_in_the_round_that_it_came_in(executor, tokenizer):
+    bodies = ["return grid", "return missing", "return grid.T", "return np.transpose(grid)"]
+    old = judged(executor, bodies)
+    left_out = {"identity": 1, "failed": 1, "duplicate": 1}
+    assert relabelled_rounds([old], executor, tokenizer, OWN).dropped == left_out
+    always = HindsightSettings(replay=1.0, fresh_views=0)
+    assert relabelled_rounds([old, []], executor, tokenizer, always).dropped == {}
 
 
 def test_a_program_that_answers_otherwise_the_second_time_is_dropped(executor, tokenizer):

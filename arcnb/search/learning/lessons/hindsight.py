@@ -83,17 +83,17 @@ def relabel(
     (nothing changes), "constant" (all outputs equal), "duplicate" (an earlier one, or a shorter one of the
     same round, has the same outputs), "too long", "not replayed", "not among the closest", "nondeterministic"
     (a second run in another process gave other outputs), and "view failed" for augmentations under which the
-    program gives nothing new.
+    program gives nothing new. What no round can change counts in the round that it came in.
     """
     found, kept = [Hindsight() for _ in histories], []
     for made, (task, rounds) in zip(found, histories, strict=True):
         worth = []
         for age, prediction in _distinct(rounds, made.dropped):
             reason = _objection(prediction, task, age, len(rounds), tokenizer, settings, seed)
-            if reason:
-                made.dropped[reason] += 1
-            else:
+            if not reason:
                 worth.append((age, prediction))
+            elif age == 0 or reason == "not replayed":
+                made.dropped[reason] += 1
         worth.sort(key=lambda pair: pair[1].closeness)
         if settings.programs_per_task and len(worth) > settings.programs_per_task:
             made.dropped["not among the closest"] += len(worth) - settings.programs_per_task
@@ -134,11 +134,12 @@ def _distinct(
     """(age, prediction) of programs that ran; the newest and shortest of each behaviour."""
     seen: set[str] = set()
     for age, predictions in enumerate(reversed(rounds)):
+        left_out = Counter() if age else dropped
         for prediction in sorted(predictions, key=lambda p: (len(p.program or ""), p.key)):
             if prediction.status != "ok" or not prediction.outputs:
-                dropped["failed"] += 1
+                left_out["failed"] += 1
             elif prediction.fingerprint in seen:
-                dropped["duplicate"] += 1
+                left_out["duplicate"] += 1
             else:
                 seen.add(prediction.fingerprint)
                 yield age, prediction
