@@ -1,7 +1,7 @@
 """A search in this process or in several, one a GPU, which are given its plan as a file.
 
     plan = SearchPlan.of({"budget_tokens": 10_000, ...}).settled(Path("runs/x"))
-    write_tasks(tasks, task_file(plan))
+    keep_tasks(plan, tasks)
     reports = run_shards(plan)           # in as many processes as the plan says
 
 `python -m arcnb.search.learning.job PLAN.json SHARD END` is what each of several processes runs.
@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.errors import ArcnbError
+from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
 from arcnb.machine.processes import end_session, leave, start_session, usable_cores
@@ -42,6 +42,21 @@ RESERVE, RESERVE_SECONDS = 0.02, 60.0  # of the time budget; but so many seconds
 def task_file(plan: SearchPlan) -> Path:
     """Where the tasks of a settled plan lie."""
     return Path(plan.output) / "tasks.parquet"
+
+
+def keep_tasks(plan: SearchPlan, tasks: TaskSet) -> None:
+    """Write the tasks of a settled plan to its `task_file`. ArcnbError where the search was begun with
+    others: its groups, and with them its adapters, are known by the order of the tasks."""
+    path = task_file(plan)
+    if not path.exists():
+        write_tasks(tasks, path)
+        return
+    begun = load_tasks(path)
+    if [(one.task_id, one.fingerprint) for one in begun] != [(one.task_id, one.fingerprint) for one in tasks]:
+        raise ArcnbError(
+            f"the search in {plan.output} was begun with the tasks {some(begun.ids)}; use a new output "
+            "for others"
+        )
 
 
 def arm_predictions(plan: SearchPlan, arm: str) -> PredictionSet:

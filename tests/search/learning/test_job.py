@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet as pq
 import pytest
 
 from arcnb.arc.predictions.prediction import Prediction
@@ -15,7 +16,14 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
-from arcnb.search.learning.job import arm_predictions, last_moment, run_shards, task_file, usable_backend
+from arcnb.search.learning.job import (
+    arm_predictions,
+    keep_tasks,
+    last_moment,
+    run_shards,
+    task_file,
+    usable_backend,
+)
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.arc.golden_grids import cases
@@ -116,6 +124,16 @@ def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
     with pytest.raises(ArcnbError, match="its time, 0 s, was up before the first completion"):
         run_shards(searching(output=str(tmp_path / "late"), time_budget_hours=1e-7))
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+def test_a_search_goes_on_with_the_tasks_that_it_was_begun_with(searching):
+    plan, tasks = searching(), small_tasks()
+    path = task_file(plan)
+    pq.write_table(pq.read_table(path), path, compression="none")  # other bytes, as of another Arrow
+    keep_tasks(plan, tasks)
+    for others in (tasks.subset(tasks.ids[:2]), tasks.subset(tasks.ids[::-1])):
+        with pytest.raises(ArcnbError, match=r"out was begun with the tasks fill4, odd1, odd2; use a new"):
+            keep_tasks(plan, others)
 
 
 @pytest.mark.parametrize(("hours", "spent"), [(0.03, 0.0), (0.03, 20.0), (11.5, 300.0)])
