@@ -54,13 +54,12 @@ def predict_turns(
         _refuse_empty(only, made, plan, backend)
         return only
     hold_to_conditions(made.predictions, _conditions(made, plan, refine_from))
-    report = TurnsReport()
+    report, mine = TurnsReport(), replace(made, tasks=shard_of(made, plan.rounds, backend))
     if refine_from is None:
         # Divided as later turns are: a task that changed its shard would be refined before it is sampled.
         first = predict(made, backend, executor, plan.first, division=plan.rounds)
         _refuse_empty(first, made, plan, backend)
-        report.turns.append(TurnReport(0, first, n_tasks=len(made.tasks)))
-    mine = replace(made, tasks=shard_of(made, plan.rounds, backend))
+        report.turns.append(TurnReport(0, first, n_tasks=len(mine.tasks)))
     by_id = {task.task_id: task for task in mine.tasks}
     book = Conversations(by_id, made.prompt_format, executor)
     if plan.turns == 1:

@@ -176,10 +176,13 @@ def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(run, tasks, tokenize
 
 def test_shards_make_the_rows_of_one_process(run):
     whole, _, _ = run("whole")
+    asked = []
     for shard in (1, 0):
         rounds = replace(ROUNDS, shard=shard, n_shards=2)
-        shards, _, _ = run("shards", replace(PLAN, rounds=rounds))
+        shards, report, _ = run("shards", replace(PLAN, rounds=rounds))
+        asked.append(report.turns[0].n_tasks)
     assert keys(shards) == keys(whole)
+    assert asked == [2, 2]
 
 
 def test_all_turns_are_divided_among_the_shards_alike(run, tasks, monkeypatch):
