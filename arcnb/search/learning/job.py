@@ -24,7 +24,14 @@ from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import write_whole
 from arcnb.machine.gpus import visible_gpus
-from arcnb.machine.processes import end_session, leave, start_session, usable_cores
+from arcnb.machine.processes import (
+    death_cause,
+    end_session,
+    leave,
+    out_of_memory_kills,
+    start_session,
+    usable_cores,
+)
 from arcnb.models.lora.compatibility import check_targets
 from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath, resolve_adapter, resolve_model
@@ -146,7 +153,8 @@ def run_shards(plan: SearchPlan, spent: float = 0.0) -> dict[str, dict]:
 
     What they print goes to `process0.log` and so on in the output folder, what vLLM prints to `engine0.log`.
     When the caller is interrupted or killed, so are they, and get time to write what they have. ArcnbError,
-    with a process's last words, when one fails (the others finish first), and when nothing at all was made.
+    with a process's last words, or with the signal that ended it, when one fails (the others finish first),
+    and when nothing at all was made.
     """
     processes = _processes(plan)
     end = last_moment(plan.time_budget_hours, spent)
@@ -187,7 +195,7 @@ def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dic
     workers = max(1, (plan.programs.workers or usable_cores()) // processes)
     shared = replace(plan, programs=replace(plan.programs, workers=workers))
     write_whole(path, json.dumps(shared.values(), indent=1))
-    running = []
+    running, oom_kills = [], out_of_memory_kills()
     try:
         for shard in range(processes):
             command = [sys.executable, "-P", "-m", "arcnb.search.learning.job"]
@@ -198,11 +206,10 @@ def _in_processes(plan: SearchPlan, processes: int, end: float) -> dict[str, dic
         _end(running)
     failed = [shard for shard, code in enumerate(codes) if code]
     if failed:
-        log = folder / f"process{failed[0]}.log"
+        code, log = codes[failed[0]], folder / f"process{failed[0]}.log"
         words = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise ArcnbError(
-            f"{len(failed)} of {processes} processes failed; the first said: {words} (see {log})"
-        )
+        why = f"said: {words}" if code > 0 else f"was {death_cause(code, out_of_memory_kills() - oom_kills)}"
+        raise ArcnbError(f"{len(failed)} of {processes} processes failed; the first {why} (see {log})")
     outcomes = {}
     for shard in range(processes):
         for arm, outcome in json.loads((folder / f"reports{shard}.json").read_text()).items():

@@ -16,11 +16,13 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
+from arcnb.search.learning import job
 from arcnb.search.learning.job import (
     arm_predictions,
     keep_tasks,
     last_moment,
     run_shards,
+    start_process,
     task_file,
     usable_backend,
 )
@@ -114,6 +116,13 @@ def test_a_process_that_fails_is_quoted(tmp_path, searching):
     given = SearchPlan.of(json.loads((tmp_path / "out" / "plan.json").read_text()))
     assert given.programs.workers == 2, "the processes share the workers"
     validate_submission(json.loads((tmp_path / "submission.json").read_bytes()), small_tasks())
+
+
+def test_a_process_that_was_killed_is_not_quoted_but_said_to_be(searching, monkeypatch):
+    killed = [sys.executable, "-c", "import os; print('all is well', flush=True); os.kill(os.getpid(), 9)"]
+    monkeypatch.setattr(job, "start_process", lambda command, log: start_process(killed, log))
+    with pytest.raises(ArcnbError, match=r"2 of 2 processes failed; the first was killed by SIGKILL.*0\.log"):
+        run_shards(searching(num_processes=2))
 
 
 def test_a_search_that_could_make_nothing_says_why(tmp_path, searching):
