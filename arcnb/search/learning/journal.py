@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from arcnb.errors import ArcnbError
@@ -38,8 +38,7 @@ class StepJournal:
         ArcnbError when it goes on.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        held = f"another process is at work on {self.path}"
-        with locked(self.path.with_suffix(".lock"), held, seconds) as supported:
+        with _alone_on(self.path, seconds) as supported:
             if not supported:
                 print(f"{self.path.parent} has no file locks: see to it that no other process works in it")
             self._look_up()
@@ -83,6 +82,11 @@ class StepJournal:
             raise ArcnbError(f"{self.path} is damaged ({error!r}); it says which steps are done") from None
 
 
+def _alone_on(steps: Path, seconds: float = PATIENCE) -> AbstractContextManager[bool]:
+    held = f"another process is at work on {steps}"
+    return locked(steps.with_suffix(".lock"), held, seconds)
+
+
 def drop_other_divisions(folder: Path, n_shards: int) -> None:
     """Remove the steps of a search that was divided into another number of shards, and what was trained in
     them: it is trained again, and its hindsight tasks would be there twice.
@@ -94,7 +98,7 @@ def drop_other_divisions(folder: Path, n_shards: int) -> None:
         return [path for path in folder.glob(pattern) if not path.stem.endswith(f"-of-{n_shards:02d}")]
 
     for steps in others("steps-*.jsonl"):
-        with StepJournal(steps).alone():
+        with _alone_on(steps):
             steps.unlink(missing_ok=True)
     for tasks in others("hindsight/round*.parquet"):
         tasks.unlink(missing_ok=True)
