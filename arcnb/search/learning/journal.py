@@ -99,6 +99,7 @@ def drop_other_divisions(folder: Path, n_shards: int) -> None:
 
     for steps in others("steps-*.jsonl"):
         with _alone_on(steps):
+            print(f"{steps.name} is of another number of processes: its trainings are done again")
             steps.unlink(missing_ok=True)
     for tasks in others("hindsight/round*.parquet"):
         tasks.unlink(missing_ok=True)
