@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 RESAMPLES = 4000  # bootstrap samples of an interval, and draws of a sampled p-value
+_DIGITS = 12  # what is smaller comes of the order of a sum: an end beside 0 would leave 0 out
 
 
 def interval(samples: np.ndarray) -> tuple[float, float]:
     """Ends of the 95% interval of a statistic: percentiles 2.5 and 97.5 of its values (n_samples,)."""
-    low, high = np.percentile(samples, (2.5, 97.5))
+    low, high = np.percentile(samples, (2.5, 97.5)).round(_DIGITS)
     return float(low), float(high)
 
 
@@ -63,7 +64,7 @@ def mean_and_interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, f
     """Mean of (n_tasks,) values and its 95% interval, by `resampled_weights`; NaN of no values."""
     if not values.size:
         return (math.nan,) * 3
-    return float(values.mean()), *interval(weights @ values)
+    return round(float(values.mean()), _DIGITS), *interval(weights @ values)
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:

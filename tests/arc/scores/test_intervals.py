@@ -1,6 +1,6 @@
 """Intervals over tasks and p-values, against what they are defined as."""
 
-from itertools import product
+from itertools import permutations, product
 from math import comb
 
 import numpy as np
@@ -34,6 +34,16 @@ def test_weights_are_of_whole_samples():
     assert weights.shape == (50, 7)
     assert weights.sum(axis=1) == pytest.approx(1)
     assert (weights * 7).round(9).tolist() == (weights * 7).round().tolist()
+
+
+def test_an_end_at_zero_is_zero_and_equal_means_are_equal():
+    gains = np.repeat([1.0, -1.0, 0.0], [10, 3, 7])
+    found = [mean_and_interval(gains, resampled_weights(20, rng(i), 1000)) for i in range(20)]
+    ends = {end for _, *ends in found for end in ends}
+    assert 0 in ends
+    assert all(abs(end) > 0.01 for end in ends - {0})
+    weights, orders = resampled_weights(3, rng(0), 10), permutations((0.1, 0.2, 0.3))
+    assert len({mean_and_interval(np.array(rates), weights)[0] for rates in orders}) == 1
 
 
 def test_no_tasks_have_no_mean():
