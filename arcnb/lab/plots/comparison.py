@@ -143,10 +143,10 @@ def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.Da
 def ranking(
     frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
-    """One row a prediction set, best first: columns k, mean, low, high, n_tasks, n_short of its pass@k at the
-    largest k that every set has, and behind, behind_low, behind_high: the best set's mean minus its own, with
-    a 95% interval by bootstrap over tasks. Sets that refine, learn or end early have no pass@k, no row; tasks
-    whose test outputs are unknown to one of the others do not count."""
+    """One row a prediction set, best first: columns k, mean, low, high, n_tasks of its pass@k at the largest
+    k for which every set has as many predictions of every task, and behind, behind_low, behind_high: the best
+    set's mean minus its own, with a 95% interval by bootstrap over tasks. Sets that refine, learn or end
+    early have no pass@k, no row; tasks whose test outputs are unknown to one of the others do not count."""
     import pandas as pd
 
     frames = _with_curves(frames, task_ids, seed, stopped)
@@ -156,8 +156,8 @@ def ranking(
     drawn = {name: curve.set_index("k", drop=False) for name, curve in drawn.items() if len(curve)}
     if not drawn:
         return pd.DataFrame()
-    k = max(set.intersection(*(set(curve["k"]) for curve in drawn.values())))
-    table = pd.DataFrame({name: curve.loc[k] for name, curve in drawn.items()}).T
+    k = max(set.intersection(*(set(curve.index[curve["n_short"] == 0]) for curve in drawn.values())))
+    table = pd.DataFrame({name: curve.loc[k].drop("n_short") for name, curve in drawn.items()}).T
     table = table.sort_values("mean", ascending=False, kind="stable")
     chances = {name: _chances(frames[name], task_ids, int(k)) for name in table.index}
     best = chances[table.index[0]]
@@ -193,11 +193,11 @@ def standing(ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chances(frame: pd.DataFrame, task_ids: Sequence[str], k: int) -> np.ndarray:
-    """pass@k of each task whose test outputs are known; of one with fewer predictions with those it has."""
+    """pass@k of each task whose test outputs are known."""
     found = solving(frame).groupby(frame["task_id"].astype(object)).agg(["size", "sum"])
     rates = evaluation.solve_rates({"": frame}, task_ids)[""].dropna()
     counts = found.loc[rates.index].itertuples(index=False)
-    return np.array([pass_at_k(n, c, min(n, k)) for n, c in counts])
+    return np.array([pass_at_k(n, c, k) for n, c in counts])
 
 
 def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:

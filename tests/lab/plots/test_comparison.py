@@ -180,6 +180,17 @@ def test_sets_are_ranked_on_tasks_whose_test_outputs_are_known_to_all_of_them(tm
     assert comparison.ranking(apart, ["a", "b", "x"]).empty, "no task is known to both"
 
 
+def test_a_set_that_was_cut_short_is_ranked_at_the_predictions_that_all_its_tasks_have(tmp_path):
+    for name, n in {"whole": 8, "cut": 2}.items():
+        rows = [prediction(f"t{t}", i, i == t) for t in range(8) for i in range(8 if t == 7 else n)]
+        PredictionSet(tmp_path / name).write_part(rows, 0)
+    frames = {name: comparison.table_frame(PredictionSet(tmp_path / name)) for name in ("whole", "cut")}
+    ranked = comparison.ranking(frames, [f"t{t}" for t in range(8)])
+    assert ranked["k"].tolist() == [2, 2]
+    assert ranked.loc["whole", "mean"] == 0.25
+    assert ranked.loc["cut", "mean"] == pytest.approx((1 + 1 + 0.25) / 8)
+
+
 def test_a_sweep_stands_for_its_runs(tmp_path, notebook):
     path = notebook("run.record({'n': n})")
     values = {"n": 1, "seconds": 0.0, "label": "x"}
