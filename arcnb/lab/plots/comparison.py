@@ -15,7 +15,7 @@ from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
-from arcnb.errors import ArcnbError, number_of
+from arcnb.errors import ArcnbError, number_of, some
 from arcnb.lab.batch.sweeps import runs_named
 from arcnb.lab.runs import cards
 from arcnb.lab.runs.finding import list_runs
@@ -132,12 +132,21 @@ def prediction_frames(runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     return {label: frame for label, frame in frames.items() if len(frame)}
 
 
-def on_shared_tasks(frames: Mapping[str, pd.DataFrame]) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The frames without tasks that some of them has no predictions of, and the ids of the tasks left."""
-    ids = [set(frame["task_id"]) for frame in frames.values()]
-    shared = set.intersection(*ids) if ids else set()
+def on_shared_tasks(
+    frames: Mapping[str, pd.DataFrame],
+) -> tuple[dict[str, pd.DataFrame], list[str], str]:
+    """(the frames, on the tasks that all of them have predictions of, in the same version; the ids of these
+    tasks; a sentence that names those left out as their versions differ, else "")."""
+    versions: dict[str, set[str]] = {}
+    for frame in frames.values():
+        for id_, version in frame[["task_id", "task_fingerprint"]].drop_duplicates().itertuples(index=False):
+            versions.setdefault(id_, set()).add(version)
+    ids = set(versions).intersection(*(frame["task_id"] for frame in frames.values()))
+    shared = sorted(id_ for id_ in ids if len(versions[id_]) == 1)
     kept = {name: frame[frame["task_id"].isin(shared)] for name, frame in frames.items()}
-    return kept, sorted(shared)
+    apart = sorted(ids.difference(shared))
+    said = f"Left out, as the sets answer different versions of them: {number_of(len(apart), 'task')}"
+    return kept, shared, f"{said}, {some(apart)}." if apart else ""
 
 
 def ranking(

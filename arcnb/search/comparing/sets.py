@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What tables and curves need. Programs and outputs are left on disk: they are most of a set.
 TABLE_READ = [
-    *KEY_COLUMNS, "adapter", "status", "error_type", "fingerprint", "finish_reason",
+    *KEY_COLUMNS, "task_fingerprint", "adapter", "status", "error_type", "fingerprint", "finish_reason",
     "n_prompt_tokens", "n_tokens",
     "train_pixel_score", "train_correct_grids", "train_is_correct",
     "test_pixel_score", "test_correct_grids", "test_is_correct",

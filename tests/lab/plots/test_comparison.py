@@ -112,7 +112,7 @@ def test_flat_numbers_stand_first_whichever_run_has_them(runs):
 
 
 def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs):
-    frames, shared = comparison.on_shared_tasks(comparison.prediction_frames(runs))
+    frames, shared, _ = comparison.on_shared_tasks(comparison.prediction_frames(runs))
     ranked = comparison.ranking(frames, shared)
     assert ranked["k"].tolist() == [1, 1]
     assert ranked["mean"].to_dict() == {"first": 0.5, "second/none": 0.0}
@@ -201,10 +201,24 @@ def test_a_sweep_stands_for_its_runs(tmp_path, notebook):
 def test_predictions_are_compared_on_the_tasks_they_share(runs):
     frames = comparison.prediction_frames(runs)
     assert list(frames) == ["first", "second/none"]
-    kept, shared = comparison.on_shared_tasks(frames)
-    assert shared == ["a"]
+    kept, shared, left_out = comparison.on_shared_tasks(frames)
+    assert (shared, left_out) == (["a"], "")
     assert [len(frame) for frame in kept.values()] == [2, 1]
-    assert comparison.on_shared_tasks({}) == ({}, [])
+    assert comparison.on_shared_tasks({}) == ({}, [], "")
+
+
+def test_tasks_of_another_version_are_no_shared_tasks(tmp_path):
+    for name, version in {"one": "f", "other": "g"}.items():
+        rows = [
+            prediction("same", 0, True),
+            dataclasses.replace(prediction("a", 0, True), task_fingerprint=version),
+        ]
+        PredictionSet(tmp_path / name).write_part(rows, 0)
+    frames = {name: comparison.table_frame(PredictionSet(tmp_path / name)) for name in ("one", "other")}
+    kept, shared, left_out = comparison.on_shared_tasks(frames)
+    assert shared == ["same"]
+    assert [set(frame["task_id"]) for frame in kept.values()] == [{"same"}, {"same"}]
+    assert left_out == "Left out, as the sets answer different versions of them: 1 task, a."
 
 
 def test_cost_counts_attempts_gpus_and_tokens_for_each_solved_task(runs):
