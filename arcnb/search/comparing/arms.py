@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import prediction_ids
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import named_errors
@@ -85,21 +86,24 @@ def check_arms(text: str, tasks: TaskSet) -> None:
     check_versions(map(PredictionSet, _folders(text)), tasks)
 
 
-def read_arms(text: str, task_ids: Sequence[str]) -> Arms:
-    """The arms' rows on these tasks, columns TABLE_READ, `stage` and `place`, a task's rows from 0."""
+def read_arms(text: str, tasks: Sequence[str] | Sequence[Task]) -> Arms:
+    """The arms' rows on these tasks (as in `table_frame`), columns TABLE_READ, `stage` and `place`, a task's
+    rows from 0."""
     return {
-        name: [_read(seed, task_ids, f"{name}, seed {number}") for number, seed in enumerate(seeds)]
+        name: [_read(seed, tasks, f"{name}, seed {number}") for number, seed in enumerate(seeds)]
         for name, seeds in parse_arms(text).items()
     }
 
 
-def _read(sources: Sequence[tuple[Path, int]], task_ids: Sequence[str], name: str) -> pd.DataFrame:
+def _read(
+    sources: Sequence[tuple[Path, int]], tasks: Sequence[str] | Sequence[Task], name: str
+) -> pd.DataFrame:
     import pandas as pd
 
     parts = []
     for path, first in sources:
         one = PredictionSet(path)
-        part = table_frame(one, task_ids)
+        part = table_frame(one, tasks)
         part = part.sort_values(["task_id", "stage", "round", "index"], kind="stable")
         if first:
             part = part[part["stage"] == 0]  # a first turn that stands in for a refinement is none

@@ -8,10 +8,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arcnb.arc.predictions.prediction import KEY_COLUMNS
+from arcnb.arc.predictions.prediction import KEY_COLUMNS, SCORE_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slices
 from arcnb.arc.scores.attempts import rule_of
+from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.submission import Submission, create_submission
+from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, nearest
 from arcnb.machine.reading import named_errors
@@ -106,18 +108,43 @@ def _name_of(path: Path) -> str:
     return f"{path.parent.parent.name}/{path.name}" if path.parent.name == "predictions" else path.name
 
 
-def table_frame(predictions: PredictionSet, task_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """What tables and curves need of a set, or of some of its tasks, with `stage` (see `with_stage`)."""
-    return with_stage(predictions.read(columns=TABLE_READ, task_ids=task_ids), predictions)
+def table_frame(
+    predictions: PredictionSet, tasks: Sequence[str] | Sequence[Task] | None = None
+) -> pd.DataFrame:
+    """What tables and curves need of a set, or of some of its tasks (ids, or tasks, see `_scored`), with
+    `stage` (see `with_stage`)."""
+    ids = None if tasks is None else [one.task_id if isinstance(one, Task) else one for one in tasks]
+    frame = with_stage(predictions.read(columns=TABLE_READ, task_ids=ids), predictions)
+    return _scored(frame, predictions, [one for one in tasks or () if isinstance(one, Task)])
 
 
-def read_sets(sets: Mapping[str, PredictionSet]) -> dict[str, pd.DataFrame]:
-    """{name: its table_frame}; ArcnbError for a set without predictions."""
-    frames = {name: table_frame(one) for name, one in sets.items()}
+def read_sets(sets: Mapping[str, PredictionSet], tasks: Iterable[Task] = ()) -> dict[str, pd.DataFrame]:
+    """{name: its table_frame, with all of its tasks}; ArcnbError for a set without predictions. tasks: see
+    `_scored`."""
+    frames = {name: _scored(table_frame(one), one, tasks) for name, one in sets.items()}
     for name, frame in frames.items():
         if frame.empty:
             raise ArcnbError(f"prediction set {sets[name].folder} holds no predictions")
     return frames
+
+
+def _scored(frame: pd.DataFrame, predictions: PredictionSet, tasks: Iterable[Task]) -> pd.DataFrame:
+    """The frame, with the test scores of what was sampled while the test outputs of these tasks were hidden.
+
+    Such predictions are of the same version of a task (see `check_versions`), and would count as wrong.
+    """
+    known = {task.task_id: task for task in tasks if task.has_test_outputs}
+    late = frame["task_id"].isin(known) & frame["test_is_correct"].isna()
+    names, found = SCORE_COLUMNS[len(SCORE_COLUMNS) // 2 :], {}
+    for some in slices(frame.loc[late, "task_id"].unique()):
+        rows = predictions.read([*KEY_COLUMNS, "outputs"], some)
+        for *key, outputs in rows.itertuples(index=False, name=None):
+            scores = score(outputs, known[key[0]])
+            found[tuple(key)] = [scores[name] for name in names]
+    if found:
+        keys = frame.loc[late, list(KEY_COLUMNS)].itertuples(index=False, name=None)
+        frame.loc[late, list(names)] = [found[key] for key in keys]
+    return frame
 
 
 def tasks_to_count(

@@ -21,7 +21,7 @@ from arcnb.models.sampling.backends import Sampling
 from arcnb.programs.executor.executor import Executor
 from arcnb.search import comparing
 from arcnb.search.comparing import evaluation
-from arcnb.search.comparing.arms import check_arms
+from arcnb.search.comparing.arms import check_arms, read_arms
 from arcnb.search.comparing.outcomes import outcomes
 from arcnb.search.comparing.showcase import best_predictions, best_programs, show_predictions, write_programs
 from arcnb.search.inference import InferencePlan, compared_adapters, highest_rank, sampled_sets
@@ -361,3 +361,16 @@ def test_compared_adapters_see_the_same_prompts(tmp_path, small_model, tasks):
             views[name] = [(row.key, row.augmentation, tuple(row.pair_order)) for row in rows]
             assert {row.adapter for row in rows} == {adapter}
     assert views["none"] == views["A"]
+
+
+def test_predictions_sampled_while_test_outputs_were_hidden_are_scored_once_these_are_known(tmp_path, tasks):
+    hidden = [replace(task, test=tuple(Pair(pair.input) for pair in task.test)) for task in tasks[:3]]
+    rows = [judged(hidden[0], 0, right(tasks[0])), judged(hidden[1], 0, tasks[1].inputs)]
+    failed = replace(judged(hidden[2], 0, tasks[2].inputs), outputs=None, status="error")
+    sets = {"late": PredictionSet(tmp_path / "late")}
+    sets["late"].write_part([*rows, failed], 0)
+    arms = read_arms(f"a = {tmp_path}/late; b = {tmp_path}/late", tasks)
+    for frame in (comparing.sets.read_sets(sets, tasks)["late"], *arms["a"], *arms["b"]):
+        assert frame.set_index("task_id")["test_is_correct"][tasks.ids[:3]].tolist() == [1, 0, 0]
+        assert outcomes({"": frame}, tasks[:3].ids)[""]["solved"] == 1
+    assert comparing.sets.read_sets(sets, hidden)["late"]["test_is_correct"].isna().all()
