@@ -21,7 +21,8 @@ def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tm
     for name, n_solved in (("before", 1), ("after", 2)):
         outputs = [right(task) if number < n_solved else task.inputs for number, task in enumerate(known)]
         rows = [judged(task, 0, shown) for task, shown in zip(known, outputs, strict=True)]
-        rows.append(judged(tasks[-1], 0, right(last)))
+        ran = judged(tasks[-1], 0, right(last))
+        rows.append(ran if name == "after" else replace(ran, status="error", outputs=None, fingerprint=None))
         PredictionSet(tmp_path / name / "predictions").write_part(rows, 0)
     sets = f"{tmp_path}/before/predictions, {tmp_path}/after/predictions"
 
@@ -30,7 +31,10 @@ def test_an_evaluation_scores_the_outputs_that_are_known_and_names_the_others(tm
     came = run.outcome
     assert list(came)[:5] == ["headline", "solved", "of", "pass@1", "submission"]
     assert (came["solved"], came["of"], came["submission"]) == (2, 3, pytest.approx(2 / 3))
-    assert [(row["set"], row["solved"]) for row in came["sets"]] == [("before", 1), ("after", 2)]
+    assert [(row["set"], row["solved"], row["of"]) for row in came["sets"]] == [
+        ("before", 1, 3),
+        ("after", 2, 3),
+    ]
     assert f"Not scored, as test outputs are unknown: 1 of 4 tasks, {last.task_id}" in run.text
     assert came["headline"].endswith("1 more is unknown and not scored.")
 

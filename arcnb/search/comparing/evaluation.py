@@ -21,6 +21,10 @@ from arcnb.search.comparing.changes import GroupChange, changes
 if TYPE_CHECKING:
     import pandas as pd
 
+# The tasks that count: a task set, or ids alone, which leave it to the scores whether test outputs are known.
+# Where these are known of some tasks only, a task without scores then counts as unsolved.
+Counted = Sequence[str] | TaskSet
+
 # Means over a task's predictions that are too high where sampling stopped at those that were right.
 STOPPED_TOO_HIGH = tuple(
     f"{part}_{score}" for part in ("train", "test") for score in ("pixel_score", "correct_grids", "pass_rate")
@@ -28,7 +32,7 @@ STOPPED_TOO_HIGH = tuple(
 
 
 def comparison_table(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
+    frames: Mapping[str, pd.DataFrame], tasks: Counted, seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
     """One row a set, the columns of the aggregate table; "38% (18 to 61%)", 95% by bootstrap over tasks.
 
@@ -39,7 +43,7 @@ def comparison_table(
 
     rows = {}
     for name, frame in frames.items():
-        table = aggregate(frame, task_ids)
+        table = aggregate(frame, tasks)
         rows[name] = {
             column: "-"
             if name in stopped and column in STOPPED_TOO_HIGH
@@ -63,13 +67,13 @@ def _interval(column: str, values: np.ndarray, seed: int) -> str:
 
 
 def means_table(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], stopped: Container[str] = ()
+    frames: Mapping[str, pd.DataFrame], tasks: Counted, stopped: Container[str] = ()
 ) -> pd.DataFrame:
     """One column a set: the means of the aggregate table, and how many tasks they are over. stopped: as in
     `comparison_table`."""
     import pandas as pd
 
-    columns = {name: mean_row(aggregate(frame, task_ids)) for name, frame in frames.items()}
+    columns = {name: mean_row(aggregate(frame, tasks)) for name, frame in frames.items()}
     for name in columns:
         if name in stopped:
             columns[name] = columns[name].astype(object)
@@ -77,11 +81,11 @@ def means_table(
     return pd.DataFrame(columns)
 
 
-def headlines(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> list[str]:
+def headlines(frames: Mapping[str, pd.DataFrame], tasks: Counted) -> list[str]:
     """What came out of each set, in one plain sentence."""
     sentences = []
     for name, frame in frames.items():
-        table, n = aggregate(frame, task_ids), len(frame)
+        table, n = aggregate(frame, tasks), len(frame)
         solved, known = (int(column.sum()) for column in (table["is_correct"], table["is_correct"].notna()))
         without, unknown = int((table["n_preds"] == 0).sum()), len(table) - known
         counted = f"; {without} without predictions count as unsolved" if without else ""
@@ -152,14 +156,14 @@ def failures(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def pass_rates(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
+    frames: Mapping[str, pd.DataFrame], tasks: Counted, seed: int = 0, stopped: Container[str] = ()
 ) -> pd.DataFrame:
     """pass@1 and pass@k of the most predictions k, with intervals; a row a set that `curves` draws."""
     import pandas as pd
 
     rows = {}
     for name, frame in frames.items():
-        for curve in curves({name: frame}, task_ids, seed, stopped).values():
+        for curve in curves({name: frame}, tasks, seed, stopped).values():
             some = [curve.iloc[0], curve.iloc[-1]] if len(curve) else []
             rows[name] = {
                 f"pass@{row.k:g}": f"{percent(row['mean'])} ({range_text(row.low, row.high)})" for row in some
@@ -167,21 +171,21 @@ def pass_rates(
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def paired_table(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0) -> list[str]:
+def paired_table(frames: Mapping[str, pd.DataFrame], tasks: Counted, seed: int = 0) -> list[str]:
     """Each set against the one before it, in one sentence, which also says where no task's test outputs are
     known to both; empty for a single set."""
-    known = {name: aggregate(frame, task_ids)["is_correct"].notna() for name, frame in frames.items()}
+    known = {name: aggregate(frame, tasks)["is_correct"].notna() for name, frame in frames.items()}
     sentences = []
     for a, b in pairwise(frames):
         said = "not compared, as there is no task whose test outputs are known to both"
         if (known[a] & known[b]).any():
-            said = str(paired_difference(frames[a], frames[b], "is_correct", seed, task_ids))
+            said = str(paired_difference(frames[a], frames[b], "is_correct", seed, tasks))
         sentences.append(f"{a} -> {b}: {said}")
     return sentences
 
 
 def curves(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], seed: int = 0, stopped: Container[str] = ()
+    frames: Mapping[str, pd.DataFrame], tasks: Counted, seed: int = 0, stopped: Container[str] = ()
 ) -> dict[str, pd.DataFrame]:
     """{name: pass@k curve} over the same tasks, of first turns by one model alone, which the name then says.
 
@@ -200,7 +204,7 @@ def curves(
         if len(unlearned):
             name += "" if len(first) == len(frame) else ", first turns"
             name += "" if len(unlearned) == len(first) else ", before learning"
-            drawn[name] = pass_at_k_curve(unlearned, seed=seed, task_ids=task_ids)
+            drawn[name] = pass_at_k_curve(unlearned, seed=seed, task_ids=tasks)
     return drawn
 
 
@@ -222,7 +226,7 @@ def _by_first_adapter(frame: pd.DataFrame) -> pd.Series:
     return adapters["adapter"] == adapters["task_id"].astype(object).map(earliest)
 
 
-def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
+def solve_rates(frames: Mapping[str, pd.DataFrame], tasks: Counted) -> pd.DataFrame:
     """Index task_id, one column a set: the share (0..1) of a task's predictions that solve train and test.
 
     NaN where the test outputs are unknown, and for a task without predictions.
@@ -232,11 +236,11 @@ def solve_rates(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> 
     rates = {}
     for name, frame in frames.items():
         mean = solving(frame).groupby(frame["task_id"].astype(object)).mean()
-        known = aggregate(frame, task_ids)["is_correct"].notna()
+        known = aggregate(frame, tasks)["is_correct"].notna()
         rates[name] = mean.reindex(known.index).where(known)
     return pd.DataFrame(rates)
 
 
-def solved_by(frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str]) -> pd.DataFrame:
+def solved_by(frames: Mapping[str, pd.DataFrame], tasks: Counted) -> pd.DataFrame:
     """Index task_id, one column a set: whether one of its programs solves train and test."""
-    return solve_rates(frames, task_ids) > 0
+    return solve_rates(frames, tasks) > 0

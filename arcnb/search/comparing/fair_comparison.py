@@ -1,6 +1,6 @@
 """Is it better to refine than to sample again? Arms on equal budgets, with shared beginnings, paired tests.
 
-    comparison = compare_arms(arms, task_ids, first=64, budget=128)
+    comparison = compare_arms(arms, tasks, first=64, budget=128)
     comparison.table()
 
 Both arms of a pair hold the very same first predictions. Tasks are the unit: seeds of one task are averaged
@@ -31,6 +31,7 @@ from arcnb.arc.scores.tables import TABLE_COLUMNS, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
 from arcnb.search.comparing.arms import Arms
+from arcnb.search.comparing.evaluation import Counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +185,7 @@ def paired_shares(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Pair
 
 
 def compare_arms(
-    arms: Arms, task_ids: Sequence[str], first: int = 64, budget: int = 128, seed: int = 0
+    arms: Arms, tasks: Counted, first: int = 64, budget: int = 128, seed: int = 0
 ) -> FairComparison:
     """Arms of `read_arms` compared at `budget` completions a task, and at equal generated tokens.
 
@@ -201,21 +202,21 @@ def compare_arms(
     budgets = {"completions": by_completions, "tokens": _equal_tokens(by_completions, budget)}
     names = list(arms)
     pairs = dict.fromkeys([(names[0], name) for name in names[1:]] + list(pairwise(names)))
-    beginning = [_solved(frame[frame["place"] < first], task_ids) for frame in arms[names[0]]]
+    beginning = [_solved(frame[frame["place"] < first], tasks) for frame in arms[names[0]]]
     differences: list[Difference] = []
     unknown: dict[tuple[str, str], None] = {}
     for kind, cut in budgets.items():
-        of_pairs = {pair: _difference(kind, *pair, cut, beginning, task_ids, seed) for pair in pairs}
+        of_pairs = {pair: _difference(kind, *pair, cut, beginning, tasks, seed) for pair in pairs}
         unknown |= {pair: None for pair, one in of_pairs.items() if one is None}
         found = [one for one in of_pairs.values() if one is not None]
         differences += [
-            replace(one, p_holm=p, unequal=_unequal(by_completions[one.a], by_completions[one.b], task_ids))
+            replace(one, p_holm=p, unequal=_unequal(by_completions[one.a], by_completions[one.b]))
             for one, p in zip(found, holm([one.p_value for one in found]), strict=True)
         ]
-    return FairComparison(differences, parts_table(by_completions, task_ids, first, seed), tuple(unknown))
+    return FairComparison(differences, parts_table(by_completions, tasks, first, seed), tuple(unknown))
 
 
-def parts_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) -> pd.DataFrame:
+def parts_table(arms: Arms, tasks: Counted, first: int, seed: int = 0) -> pd.DataFrame:
     """The columns of the aggregate table for the shared beginning, what each arm added, and all of each arm.
 
     "mean [low, high]": means over seeds, 95% by bootstrap over tasks; no interval where all tasks are alike.
@@ -228,7 +229,7 @@ def parts_table(arms: Arms, task_ids: Sequence[str], first: int, seed: int = 0) 
         parts[f"{name}: all"] = frames
     rows = {}
     for name, frames in parts.items():
-        tables = [aggregate(frame, list(task_ids)) for frame in frames]
+        tables = [aggregate(frame, list(tasks)) for frame in frames]
         rows[name] = {
             column: _interval(np.mean([table[column].to_numpy(float) for table in tables], axis=0), seed)
             for column in TABLE_COLUMNS
@@ -270,26 +271,27 @@ def _equal_tokens(arms: Arms, budget: int) -> Arms:
     return cut
 
 
-def _unequal(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame], task_ids: Sequence[str]) -> int:
+def _unequal(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> int:
     """Tasks of all seeds with fewer rows in one arm, none of which solves the train pairs."""
     count = 0
     for pair in zip(a, b, strict=True):
         groups = [frame.groupby(frame["task_id"].astype(object))["train_is_correct"] for frame in pair]
-        sizes = [group.size().reindex(task_ids, fill_value=0) for group in groups]
-        solved = [group.max().reindex(task_ids).fillna(0) == 1 for group in groups]
+        ids = groups[0].size().index.union(groups[1].size().index)
+        sizes = [group.size().reindex(ids, fill_value=0) for group in groups]
+        solved = [group.max().reindex(ids).fillna(0) == 1 for group in groups]
         for i, j in ((0, 1), (1, 0)):
             count += int(((sizes[i] < sizes[j]) & ~solved[i]).sum())
     return count
 
 
-def _solved(frame: pd.DataFrame, task_ids: Sequence[str]) -> np.ndarray:
+def _solved(frame: pd.DataFrame, tasks: Counted) -> np.ndarray:
     """1 or 0 for each task, NaN where the test outputs are unknown."""
-    return aggregate(frame, list(task_ids))["is_correct"].to_numpy(float)
+    return aggregate(frame, list(tasks))["is_correct"].to_numpy(float)
 
 
-def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int) -> Difference | None:
+def _difference(kind, name_a, name_b, arms: Arms, beginning, tasks, seed: int) -> Difference | None:
     """None where no task's test outputs are known to both."""
-    a, b = (np.array([_solved(frame, task_ids) for frame in arms[name]]) for name in (name_a, name_b))
+    a, b = (np.array([_solved(frame, tasks) for frame in arms[name]]) for name in (name_a, name_b))
     start = np.array(beginning)
     known = ~np.isnan(a).any(axis=0) & ~np.isnan(b).any(axis=0)
     if not known.any():
@@ -321,14 +323,14 @@ def _difference(kind, name_a, name_b, arms: Arms, beginning, task_ids, seed: int
         gain_b=float(gains[1].sum() / total),
         gain_low=gain_low,
         gain_high=gain_high,
-        completions=tuple(_per_task(arms[name], task_ids) for name in (name_a, name_b)),
-        tokens=tuple(_per_task(arms[name], task_ids, "n_tokens") for name in (name_a, name_b)),
+        completions=tuple(_per_task(arms[name], tasks) for name in (name_a, name_b)),
+        tokens=tuple(_per_task(arms[name], tasks, "n_tokens") for name in (name_a, name_b)),
     )
 
 
-def _per_task(frames: Sequence[pd.DataFrame], task_ids: Sequence[str], column: str = "") -> float:
+def _per_task(frames: Sequence[pd.DataFrame], tasks: Counted, column: str = "") -> float:
     totals = [frame[column].sum() if column else len(frame) for frame in frames]
-    return float(np.mean(totals)) / len(task_ids)
+    return float(np.mean(totals)) / len(tasks)
 
 
 def _points(value: float, low: float, high: float) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from arcnb.arc.scores.tables import aggregate
-from arcnb.search.comparing.evaluation import curves
+from arcnb.search.comparing.evaluation import Counted, curves
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def outcomes(
-    frames: Mapping[str, pd.DataFrame], task_ids: Sequence[str], stopped: Container[str] = ()
+    frames: Mapping[str, pd.DataFrame], tasks: Counted, stopped: Container[str] = ()
 ) -> dict[str, dict[str, float]]:
     """{set: its numbers}: solved of `of` tasks whose test outputs are known, pass@1, pass@k of the most
     predictions k of a task (shares, 0..1), short_tasks (those with fewer than k, which count with what they
@@ -21,9 +21,9 @@ def outcomes(
 
     pass@k is left out where `curves` draws none: of sets that refine, learn or stop early.
     """
-    drawn, found = curves(frames, task_ids, stopped=stopped), {}
+    drawn, found = curves(frames, tasks, stopped=stopped), {}
     for name, frame in frames.items():
-        known = aggregate(frame, task_ids)["is_correct"].dropna()
+        known = aggregate(frame, tasks)["is_correct"].dropna()
         numbers = {"solved": int(known.sum()), "of": len(known)} if len(known) else {}
         if len(known) and len(curve := drawn.get(name, ())):
             last = curve.iloc[-1]

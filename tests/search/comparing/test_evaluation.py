@@ -13,6 +13,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.submission import create_submission, score_submission, validate_submission
 from arcnb.arc.tasks.task import Pair
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.lab.plots.plots import pass_at_k
 from arcnb.models.prompts.format import prompt_format
@@ -374,3 +375,20 @@ def test_predictions_sampled_while_test_outputs_were_hidden_are_scored_once_thes
         assert frame.set_index("task_id")["test_is_correct"][tasks.ids[:3]].tolist() == [1, 0, 0]
         assert outcomes({"": frame}, tasks[:3].ids)[""]["solved"] == 1
     assert comparing.sets.read_sets(sets, hidden)["late"]["test_is_correct"].isna().all()
+
+
+def test_a_task_whose_test_outputs_are_unknown_is_not_unsolved_without_scores(sets, tasks):
+    """Of task 3 no program runs, and of task 2 there is none."""
+    hidden = {n: replace(tasks[n], test=tuple(Pair(pair.input) for pair in tasks[n].test)) for n in (2, 3)}
+    mixed = TaskSet("mixed", tuple(hidden.get(n, task) for n, task in enumerate(tasks)))
+    frame = comparing.sets.read_sets(sets)["a"]
+    frame = frame[frame["task_id"] != tasks.ids[2]].copy()
+    of_last = frame["task_id"] == tasks.ids[3]
+    frame.loc[of_last, ["fingerprint", "test_pixel_score", "test_correct_grids", "test_is_correct"]] = None
+    frame.loc[of_last, "status"] = "error"
+    frames = {"a": frame}
+    assert outcomes(frames, mixed)["a"]["of"] == 2
+    assert evaluation.solve_rates(frames, mixed)["a"].isna().tolist() == [False, False, True, True]
+    assert evaluation.curves(frames, mixed)["a"]["n_tasks"].tolist() == [2, 2]
+    arms = {name: [frame.assign(place=frame.groupby("task_id").cumcount())] for name in ("x", "y")}
+    assert {one.n_tasks for one in comparing.compare_arms(arms, mixed, 1, 2).differences} == {2}
