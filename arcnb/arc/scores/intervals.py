@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 RESAMPLES = 4000  # bootstrap samples of an interval, and draws of a sampled p-value
+FEWEST_TASKS = 6  # of a difference that is shown: of fewer no exact sign-flip test reaches 5%
 _DIGITS = 12  # what is smaller comes of the order of a sum: an end beside 0 would leave 0 out
 
 

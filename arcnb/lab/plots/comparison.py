@@ -12,7 +12,14 @@ import numpy as np
 from arcnb.arc.predictions.prediction import KEY_COLUMNS
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import solving
-from arcnb.arc.scores.intervals import mean_and_interval, percent, points, range_text, resampled_weights
+from arcnb.arc.scores.intervals import (
+    FEWEST_TASKS,
+    mean_and_interval,
+    percent,
+    points,
+    range_text,
+    resampled_weights,
+)
 from arcnb.arc.scores.pass_rates import pass_at_k
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError, number_of, some
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
 
 # What runs without prediction sets are ranked by: the first that all have; -1 where less is better.
 MEASURES = {"submission": 1, r"pass@\d+": 1, "solved": 1, "reward": 1, "eval_loss": -1, "loss": -1}
-FEWEST_TASKS = 6  # of a difference that is shown: of fewer no exact sign-flip test reaches 5%
 _LATEST = 4  # runs that are compared when none is named
 _LOOKING = ("00_start", "08_compare_runs")  # kinds of runs that only look at others
 _SEARCH = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.intervals import points
+from arcnb.arc.scores.intervals import FEWEST_TASKS, points
 from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
@@ -76,9 +76,10 @@ def paired_curve(
     column: str = "is_correct",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The two at equal budgets, a row each: completions, alone, learned, difference with its 95% interval by
-    bootstrap over tasks (low, high), the tasks that only one of them solves (in the sense of `column`), and
-    McNemar's exact p. used_alone, used_learned: completions that the tasks really had, on average.
+    """The two at equal budgets, a row each: completions, tasks (how many), alone, learned, difference with
+    its 95% interval by bootstrap over tasks (low, high), the tasks that only one of them solves (in the sense
+    of `column`), and McNemar's exact p. used_alone, used_learned: completions that the tasks really had, on
+    average.
     """
     import pandas as pd
 
@@ -89,6 +90,7 @@ def paired_curve(
         rows.append(
             {
                 "completions": budget,
+                "tasks": pair.n_tasks,
                 "alone": pair.mean_a,
                 "learned": pair.mean_b,
                 "difference": pair.difference,
@@ -155,7 +157,8 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
     if pairs is not None and len(pairs):
         last = pairs.iloc[-1]
         found, low, high = (points(last[name]) for name in ("difference", "low", "high"))
-        shown = "" if last["low"] > 0 or last["high"] < 0 else ": no difference is shown"
+        enough = last["tasks"] >= FEWEST_TASKS and (last["low"] > 0 or last["high"] < 0)
+        shown = "" if enough else ": no difference is shown"
         said.append(f"Learning added {found} points (95% interval {low} to {high}) to search alone{shown}.")
     if plan.submission:
         entries = read_object(plan.submission_file).values()

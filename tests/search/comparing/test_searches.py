@@ -77,6 +77,10 @@ def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(se
     said = comparison.verdict(pairs, PLAN)
     assert said.startswith("Learning added +33 points (95% interval ")
     assert said.endswith("to search alone: no difference is shown.")
+    of_b = [frame[frame["task_id"] == "b"] for frame in (frames["alone"], frames["learn"])]
+    apart = comparison.paired_curve(*of_b, ["b"], [6])
+    assert comparison.verdict(apart, PLAN).endswith("no difference is shown."), "by one task"
+    assert comparison.verdict(apart.assign(tasks=6), PLAN).endswith("to search alone.")
     assert comparison.verdict(None, PLAN) == ""
 
 
