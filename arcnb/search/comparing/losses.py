@@ -90,11 +90,11 @@ class Losses:
     def calibration(self) -> pd.DataFrame:
         """How sure the first choice was, and how often one of the attempts was right; a column a set."""
         labels = ["0%", "under 50%", "50% and more", "100%"]
-        table = self._shares(_group(self.rows["certainty"], CERTAINTIES, labels), "certainty")
+        table = self._shares(_group(self.rows["certainty"], (-1.0, *CERTAINTIES), labels), "certainty")
         return table.rename_axis(columns="right, by certainty")
 
     def groups(self) -> pd.DataFrame:
-        """Selected test outputs by size, colors and program length; a column a set."""
+        """Selected test outputs by size, colors and length of the program, if any; a column a set."""
         import pandas as pd
 
         ways = {
@@ -103,7 +103,7 @@ class Losses:
             "program, characters": ("length", LENGTHS),
         }
         tables = [
-            self._shares(_group(self.rows[column], ends, _labels(ends)), title)
+            self._shares(_group(self.rows[column], (0, *ends), _labels(ends)), title)
             for title, (column, ends) in ways.items()
         ]
         return pd.concat(tables).rename_axis(columns="right, by task") if len(self.rows) else pd.DataFrame()
@@ -123,7 +123,8 @@ class Losses:
         right = self.rows.assign(group=groups).groupby(["group", "set"], observed=True)["selected"]
         counts = right.agg(["sum", "size"])
         texts = [f"{right} of {of} ({percent(right / of)})" for right, of in counts.itertuples(index=False)]
-        table = counts.assign(text=texts)["text"].unstack(fill_value="")[self._sets()]
+        table = counts.assign(text=texts)["text"].unstack(fill_value="")
+        table = table.reindex(columns=self._sets(), fill_value="")
         return table.rename_axis(None, axis=1).rename(f"{title} {{}}".format).rename_axis(None)
 
 
@@ -210,4 +211,4 @@ def _labels(ends: Sequence[int]) -> list[str]:
 def _group(values: pd.Series, ends: Sequence[float], labels: Sequence[str]) -> pd.Series:
     import pandas as pd
 
-    return pd.cut(values, [-1, *ends, np.inf], labels=labels)
+    return pd.cut(values, [*ends, np.inf], labels=labels)

@@ -66,7 +66,13 @@ def test_each_test_output_has_its_cause_and_the_choice_its_certainty(sets, tasks
     groups = found.groups()
     titles = [table.columns.name for table in (causes, calibration, groups)]
     assert titles == ["test outputs", "right, by certainty", "right, by task"], "four tables stand in a row"
-    assert groups.loc["program, characters 1 to 100", "b"].startswith("1 of 4")
+    assert groups.loc["program, characters 1 to 100", "b"] == "1 of 2 (50%)", "the others have no program"
+    for some in ([tasks.ids[2]], [tasks.ids[3]]):
+        groups = losses(sets, tasks.subset(some)).groups()
+        assert list(groups.columns) == ["a", "b", "a + b"]
+        assert "".join(groups.loc[groups.index.str.startswith("program"), "a"]) == "", (
+            "a has no program there"
+        )
 
 
 def test_certainty_is_of_the_choice_that_is_scored(tmp_path, tasks):
