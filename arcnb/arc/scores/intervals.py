@@ -28,8 +28,16 @@ def percent(share: float) -> str:
     return f"{points:.0f}%" if abs(points) >= 10 and digits == 2 else f"{points:.{digits}g}%"
 
 
-def range_text(low: float, high: float) -> str:
-    """Two shares (0..1) as one range: "18 to 61%"."""
+def rate_text(rate: float, low: float, high: float, said: str = "") -> str:
+    """A share (0..1) and its interval as "38% (18 to 61%)"; said: what stands before the range.
+
+    Where all tasks are alike the bootstrap knows no other value, and the share stands alone: a range without
+    width would look like certainty.
+    """
+    return percent(rate) if low == high else f"{percent(rate)} ({said}{_range(low, high)})"
+
+
+def _range(low: float, high: float) -> str:
     return f"{percent(low).rstrip('%')} to {percent(high)}"
 
 
@@ -47,8 +55,7 @@ def share_text(right: int, of: int, things: str = "") -> str:
     if not of:
         return count
     ends = binomtest(right, of).proportion_ci(method="wilson")
-    interval_ = range_text(round(ends.low, 4), round(ends.high, 4))
-    return f"{count} ({percent(right / of)}, 95% interval {interval_})"
+    return f"{count} ({percent(right / of)}, 95% interval {_range(round(ends.low, 4), round(ends.high, 4))})"
 
 
 def resampled_weights(n_tasks: int, generator: np.random.Generator, n_samples: int = RESAMPLES) -> np.ndarray:

@@ -14,7 +14,6 @@ from arcnb.arc.scores.intervals import (
     mean_and_interval,
     percent,
     points,
-    range_text,
     resampled_weights,
     sign_flip_p,
 )
@@ -63,11 +62,6 @@ def pass_at_k_curve(
         ]
         rows.append((k, *mean_and_interval(np.array(chances), weights), len(n), int((n < k).sum())))
     return pd.DataFrame(rows, columns=["k", "mean", "low", "high", "n_tasks", "n_short"])
-
-
-def rate_text(row: pd.Series) -> str:
-    """A row of the curve: "pass@8 38% (95% interval 18 to 61%)"."""
-    return f"pass@{row.k:g} {percent(row['mean'])} (95% interval {range_text(row.low, row.high)})"
 
 
 @dataclass(frozen=True)

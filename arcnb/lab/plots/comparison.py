@@ -15,9 +15,8 @@ from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import (
     FEWEST_TASKS,
     mean_and_interval,
-    percent,
     points,
-    range_text,
+    rate_text,
     resampled_weights,
 )
 from arcnb.arc.scores.pass_rates import pass_at_k
@@ -198,9 +197,7 @@ def standing(ranked: pd.DataFrame) -> pd.DataFrame:
     for name, one in ranked.iterrows():
         behind = f"{points(one.behind)} ({points(one.behind_low)} to {points(one.behind_high)})"
         rows[name] = {
-            f"solved by {one.k:.0f} predictions a task": (
-                f"{percent(one['mean'])} ({range_text(one.low, one.high)})"
-            ),
+            f"solved by {one.k:.0f} predictions a task": rate_text(one["mean"], one.low, one.high),
             "behind the best, points": behind,
             "tasks": f"{one.n_tasks:.0f}",
         }
@@ -221,7 +218,7 @@ def which_was_best(ranked: pd.DataFrame, runs: Mapping[str, Run]) -> str:
     if len(ranked) > 1:
         first, second = ranked.iloc[0], ranked.iloc[1]
         tasks = number_of(int(first.n_tasks), "shared task")
-        said = [f"{percent(one['mean'])} ({range_text(one.low, one.high)})" for one in (first, second)]
+        said = [rate_text(one["mean"], one.low, one.high) for one in (first, second)]
         if first["mean"] == second["mean"]:
             both = " and ".join(ranked.index[ranked["mean"] == first["mean"]])
             return f"None is best: of {tasks} {both} solve {said[0]} at {first.k:.0f} predictions a task."

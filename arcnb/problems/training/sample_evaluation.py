@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import other_versions
-from arcnb.arc.scores.pass_rates import pass_at_k_curve, rate_text
+from arcnb.arc.scores.intervals import rate_text
+from arcnb.arc.scores.pass_rates import pass_at_k_curve
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.files import make_folder, write_whole
@@ -75,7 +76,10 @@ class Evaluation:
     def headline(self) -> str:
         """pass@1 and pass@k of the most samples k, in one sentence."""
         curve = self.pass_at_k()
-        rates = dict.fromkeys(map(rate_text, (curve.iloc[0], curve.iloc[-1])))
+        rates = {
+            f"pass@{row.k:g} {rate_text(row['mean'], row.low, row.high, '95% interval ')}": None
+            for row in (curve.iloc[0], curve.iloc[-1])
+        }
         return f"On all tests of {len(self.problems)} problems: {', '.join(rates)}."
 
     def _frame(self) -> pd.DataFrame:

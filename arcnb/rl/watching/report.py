@@ -13,7 +13,7 @@ from arcnb.arc.predictions.prediction import KEY_COLUMNS, Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import RANKING, best_first
 from arcnb.arc.scores.change import NORMAL
-from arcnb.arc.scores.intervals import percent, range_text
+from arcnb.arc.scores.intervals import percent, rate_text
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import number_of
 from arcnb.rl.watching.evaluations import Evaluations
@@ -223,7 +223,7 @@ def _with_interval(row: dict) -> str:
     if error is None:
         return percent(rate)
     low, high = max(0.0, rate - NORMAL * error), min(1.0, rate + NORMAL * error)
-    return f"{percent(rate)} (95% interval {range_text(low, high)})"
+    return rate_text(rate, low, high, "95% interval ")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what `stopped` is below
 from arcnb.arc.predictions.tables import solving
-from arcnb.arc.scores.intervals import mean_and_interval, percent, range_text, resampled_weights
+from arcnb.arc.scores.intervals import mean_and_interval, percent, rate_text, resampled_weights
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
@@ -57,13 +57,10 @@ def _interval(column: str, values: np.ndarray, seed: int) -> str:
     values = values[~np.isnan(values)]
     if not len(values):
         return "unknown"
-    number = column == "n_preds"
-    mean = short_number(values.mean()) if number else percent(values.mean())
-    if np.all(values == values[0]):
-        return mean
-    _, low, high = mean_and_interval(values, resampled_weights(len(values), rng(seed, "table interval")))
-    ends = f"{short_number(low)} to {short_number(high)}" if number else range_text(low, high)
-    return f"{mean} ({ends})"
+    mean, low, high = mean_and_interval(values, resampled_weights(len(values), rng(seed, "table interval")))
+    if column != "n_preds":
+        return rate_text(mean, low, high)
+    return short_number(mean) + (f" ({short_number(low)} to {short_number(high)})" if low < high else "")
 
 
 def means_table(
@@ -165,9 +162,7 @@ def pass_rates(
     for name, frame in frames.items():
         for curve in curves({name: frame}, tasks, seed, stopped).values():
             some = [curve.iloc[0], curve.iloc[-1]] if len(curve) else []
-            rows[name] = {
-                f"pass@{row.k:g}": f"{percent(row['mean'])} ({range_text(row.low, row.high)})" for row in some
-            }
+            rows[name] = {f"pass@{row.k:g}": rate_text(row["mean"], row.low, row.high) for row in some}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

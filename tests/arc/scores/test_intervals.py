@@ -11,7 +11,7 @@ from arcnb.arc.scores.intervals import (
     mean_and_interval,
     percent,
     points,
-    range_text,
+    rate_text,
     resampled_weights,
     sampled_sign_flip_p,
     share_text,
@@ -88,7 +88,7 @@ def test_p_values_of_many_pairs_are_adjusted():
 def test_percentages_have_two_digits_and_three_next_to_a_hundred(share, text):
     assert percent(share) == text
     assert points(share) == f"{'+' if share else ''}{text}".rstrip("%")
-    assert range_text(0, share) == f"0 to {text}"
+    assert rate_text(share, 0, share, "95% ") == (f"{text} (95% 0 to {text})" if share else text)
 
 
 def test_a_count_of_none_or_all_has_an_interval_too():

@@ -117,7 +117,7 @@ def test_which_run_was_best_is_said_at_equal_predictions_and_with_its_doubt(runs
     assert ranked["k"].tolist() == [1, 1]
     assert ranked["mean"].to_dict() == {"first": 0.5, "second/none": 0.0}
     table = comparison.standing(ranked)
-    assert table.loc["second/none"].tolist() == ["0% (0 to 0%)", "+50 (+50 to +50)", "1"]
+    assert table.loc["second/none"].tolist() == ["0%", "+50 (+50 to +50)", "1"]
     said = comparison.which_was_best(ranked, runs)
     assert said.startswith("Best is first: of 1 shared task it solves 50%")
     assert said.endswith("That it is better is not shown by these tasks: +50 to +50 points."), "of one task"
