@@ -8,6 +8,8 @@ from pathlib import Path
 from arcnb.errors import ArcnbError
 from arcnb.lab.commands.options import add_command, add_parameter_options, given_values, line_values, note
 from arcnb.lab.notebooks import files
+from arcnb.lab.notebooks.checks import refuse_early
+from arcnb.lab.notebooks.parameters import default_values
 from arcnb.lab.notebooks.profiles import find_profile
 from arcnb.lab.workspace import doctor as doctors
 from arcnb.lab.workspace import layout
@@ -65,15 +67,17 @@ def bundle(options: argparse.Namespace) -> int:
     from arcnb.search import SearchPlan
     from arcnb.synth import SourceSettings, build_task_set
 
-    path = files.find_notebook("07")
+    path = files.find_notebook(kaggle.NOTEBOOK)
     declared = files.declared_beside(path, options.profile)
-    values = given_values(options, path, declared)
+    values = default_values(declared[path.stem]) | given_values(options, path, declared)
+    values |= {name: said for name in ("model", "adapter") if (said := getattr(options, name)) is not None}
     profiles = [find_profile(name, path.parent) for name in options.profile]
     parameters = line_values(options, path, declared[path.stem])
     made = kaggle.KaggleBundle(
-        options.model, options.adapter, profiles, parameters, options.wheels, options.python, options.gpu,
+        values["model"], values["adapter"], profiles, parameters, options.wheels, options.python, options.gpu,
         options.hours, options.user, options.competition,
     )  # fmt: skip
+    refuse_early(path, values | kaggle.COMPETITION, path.name, note)
     refuse(made.problems(SearchPlan.of(values)))
     out = options.folder.expanduser().resolve()
     work = out.with_name(f"{out.name}-rehearsal")
@@ -111,8 +115,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         type=Path,
         help="a new folder: dataset/ and kernel/, ready for the kaggle command",
     )
-    add("--model", default="default", help="default, a folder or a hub id")
-    add("--adapter", default="auto", help='auto (shipped, for the default model), a folder, or ""')
+    add("--model", help="default, a folder or a hub id; without it that of -f and -p")
+    add(
+        "--adapter",
+        help='auto (shipped, for the default model), a folder, or ""; without it that of -f and -p',
+    )
     add("--gpu", default="L4x4", help="L4x4 or T4x2")
     add("--hours", type=float, default=11.3, help="of the scored run; Kaggle ends it after 12 (default 11.3)")
     add(

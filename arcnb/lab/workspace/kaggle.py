@@ -5,8 +5,8 @@
 
     kaggle datasets create -p OUT/dataset -r zip;  kaggle kernels push -p OUT/kernel
 
-The kernel runs notebook 07 until the time is up. The limits are Kaggle's for notebook competitions: 12 hours,
-20 GB of output, no network.
+The kernel runs notebook 07 of the workspace until the time is up. The limits are Kaggle's for notebook
+competitions: 12 hours, 20 GB of output, no network.
 """
 
 import hashlib
@@ -26,16 +26,20 @@ from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.tasks.json_files import solutions_path, write_arc_json
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, some
-from arcnb.lab.workspace.folders import shipped
+from arcnb.lab.workspace.folders import notebooks_folder
 from arcnb.machine.files import new_folder, write_whole
 from arcnb.machine.gpus import Gpu
 from arcnb.models.memory.fitting import memory_problem
 from arcnb.models.memory.shape import GIB
+from arcnb.models.prompts.rendering import template_path
 from arcnb.models.registry import adapter_name, resolve_adapter, resolve_model
 from arcnb.search.learning.plan import SearchPlan
 
 TEMPLATES = Path(__file__).with_name("templates")
 KERNEL = "arcnb-submission"
+NOTEBOOK = "07_search_and_learn"  # which the kernel runs
+COMPETITION = {"tasks": "arc-agi-1/evaluation", "n_tasks": 0, "task_ids": ""}  # in the place of its tasks
+OF_KERNEL = (*COMPETITION, "submission", "submission_file", "time_budget_hours")  # which it says itself
 HOURS, MARGIN_HOURS = 12.0, 0.5  # Kaggle's limit; installing, starting and the last page take from it
 OUTPUT_GB = 20
 BYTES_PER_PREDICTION = 2000  # of a prediction set on disk, about
@@ -75,6 +79,16 @@ class KaggleBundle:
             most = HOURS - MARGIN_HOURS
             sentence = f"--hours must be above 0 and at most {most}, got {self.hours}"
             found.append(f"{sentence}: Kaggle ends a run after {HOURS}")
+        if own := [name for name in OF_KERNEL if name in self.parameters]:
+            found.append(
+                f"-p {own[0]} cannot be given: the kernel takes all tasks of the competition, writes "
+                "submission.json, and has the time of --hours"
+            )
+        if template_path(plan.template).name != f"{plan.template}.jinja":  # a path
+            found.append(
+                f"template {plan.template} is a file of yours, which no bundle carries: put it beside "
+                f"{template_path('arc_code')} and give its name"
+            )
         rows = n_tasks * (plan.budget.n_predictions or 1000) * BYTES_PER_PREDICTION / 1e9
         disk = rows * len(plan.searches) + plan.rounds.adapter_gb
         if disk > 0.9 * OUTPUT_GB:
@@ -106,7 +120,7 @@ def write_bundle(bundle: KaggleBundle, folder: Path) -> Path:
         package = dataset / "package" / "arcnb"
         traces = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
         shutil.copytree(Path(__file__).parents[2], package, ignore=traces)
-        shutil.copytree(shipped(), package / "notebooks", ignore=traces, dirs_exist_ok=True)
+        shutil.copytree(notebooks_folder(), package / "notebooks", ignore=traces, dirs_exist_ok=True)
         shutil.copytree(model.folder, dataset / "model")
         if adapter is not None:
             shutil.copytree(adapter, dataset / "adapter")

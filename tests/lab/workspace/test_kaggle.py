@@ -1,9 +1,11 @@
 """A Kaggle bundle: what it refuses, what it holds, and its kernel run as Kaggle runs it."""
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.lab import cli
 from arcnb.lab.workspace import kaggle
+from arcnb.lab.workspace.layout import init
+from arcnb.models.prompts.rendering import template_path
 from arcnb.search import SearchPlan
 from tests.search.learning_engine import small_tasks
 
@@ -166,6 +170,40 @@ def test_a_bundle_has_every_parameter_it_is_given_however_it_is_called(tmp_path,
     plan = SearchPlan.of(made["parameters"])
     assert (plan.sampling.temperature, plan.lora.r, plan.budget.n_predictions) == (0.5, 4, 64)
     assert plan.feedback.answers_per_task == 3
+
+
+def test_a_bundle_has_the_model_of_its_profile(tmp_path, small_model):
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(f"07_search_and_learn: {{model: '{small_model.path}', adapter: ''}}\n")
+    assert cli.main(["bundle", "kaggle", str(tmp_path / "out"), "-f", str(profile)]) == 0
+    sent = tmp_path / "out" / "dataset" / "model" / "config.json"
+    assert sent.read_bytes() == (small_model.folder / "config.json").read_bytes()
+
+
+def test_a_bundle_has_the_notebook_of_the_workspace(tmp_path, small_model, monkeypatch):
+    monkeypatch.chdir(init(tmp_path / "mine"))
+    edited = Path("notebooks/07_search_and_learn.ipynb")
+    edited.write_text(edited.read_text().replace("n_predictions = 16 ", "n_predictions = 99 "))
+    kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, ""), tmp_path / "out")
+    sent = tmp_path / "out" / "dataset" / "package" / "arcnb" / edited
+    assert sent.read_text() == edited.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("arms", "both"), "arms are alone and learn, not both"),
+        (("template", "TEMPLATE"), "is a file of yours, which no bundle carries"),
+        (("task_ids", "00576224"), "-p task_ids cannot be given: the kernel takes all tasks"),
+        (("time_budget_hours", "3"), "-p time_budget_hours cannot be given"),
+    ],
+)
+def test_what_the_kernel_would_refuse_or_leave_out_is_refused(tmp_path, small_model, capsys, given, sentence):
+    template = shutil.copy(template_path("coder"), tmp_path / "mine.jinja")
+    given = [word.replace("TEMPLATE", str(template)) for word in given]
+    command = ["bundle", "kaggle", str(tmp_path / "out"), "--model", small_model.path, "--adapter", ""]
+    assert cli.main([*command, "-p", *given]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):

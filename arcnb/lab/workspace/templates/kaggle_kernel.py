@@ -69,6 +69,7 @@ scored = bool(os.environ.get("KAGGLE_IS_COMPETITION_RERUN"))
 hours = made["hours"] - (time.monotonic() - started) / 3600 if scored else hours_of_commit
 given = made["parameters"] | {
     "tasks": str(challenges),
+    "task_ids": "",
     "model": str(bundle / "model"),
     "adapter": str(bundle / "adapter") if made["adapter"] else "",
     "submission": True,
