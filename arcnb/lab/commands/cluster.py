@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import read_pipeline, refuse_stages
-from arcnb.lab.batch.sweeps import runs_named, take_back
+from arcnb.lab.batch.sweeps import Sweep, named, runs_named, take_back
 from arcnb.lab.clusters import stage_jobs, status, submitting
 from arcnb.lab.clusters.jobs import OPTIONS, ClusterJob, checked_options, environment_of, resources_of
 from arcnb.lab.clusters.tools import SchedulerError
@@ -34,7 +35,10 @@ def submit(options: argparse.Namespace) -> int:
     given = job_options(options)
     if options.resume:
         _refuse_for_resumed(options)
-        return _submit_runs(options, given, runs_named([options.resume]))
+        resumed = named(options.resume)
+        if isinstance(resumed, Run):
+            return _submit_runs(options, given, [resumed])
+        return _submit_sweep(options, given, resumed)
     if options.notebook is None:
         raise ArcnbError("arcnb submit needs a notebook, a pipeline's YAML file, or --resume and a run")
     if options.notebook.endswith((".yaml", ".yml")):
@@ -45,16 +49,9 @@ def submit(options: argparse.Namespace) -> int:
     if options.grid or options.sets or options.shards is not None:
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options, options.dry_run)
-        runs = [member.run for member in planned.members]
+        fresh = [member.run for member in planned.members if member.run.path not in before]
         notebook = files.find_notebook(options.notebook)
-        fresh = [run for run in runs if run.path not in before]
-        folder = planned.folder / "jobs" / stamp()
-
-        def undo() -> None:
-            shutil.rmtree(folder, ignore_errors=True)
-            take_back(planned, fresh)
-
-        return _submit_runs(options, given, runs, notebook, undo, planned.folder.name, folder)
+        return _submit_sweep(options, given, planned, notebook, lambda: take_back(planned, fresh))
     path = files.find_notebook(options.notebook)
     name = options.name or run_name(path.stem)
     check_name(name)
@@ -69,6 +66,27 @@ def submit(options: argparse.Namespace) -> int:
         with queueing.taken("" if options.again else options.name):  # by two at once
             run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], path, lambda: queueing.withdraw([run]), name)
+
+
+def _submit_sweep(
+    options: argparse.Namespace,
+    given: dict[str, Any],
+    sweep: Sweep,
+    notebook: Path | None = None,
+    undo: Callable[[], object] = lambda: None,
+) -> int:
+    """The sweep's runs that are not done, as an array. Its files have a folder of their own: tasks that wait
+    look their runs up there, when others of the sweep are sent again."""
+    now = stamp()
+    names = (f"{now}-{n}" if n > 1 else now for n in itertools.count(1))
+    folder = next(one for name in names if not (one := sweep.folder / "jobs" / name).exists())
+
+    def undone() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        undo()
+
+    runs = [member.run for member in sweep.members]
+    return _submit_runs(options, given, runs, notebook, undone, sweep.folder.name, folder)
 
 
 def _submit_runs(

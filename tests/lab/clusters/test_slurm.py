@@ -119,6 +119,18 @@ def test_held_jobs_say_so_and_cancelled_ones_too(path, slurm, capsys):
     assert [attempt["status"] for attempt in working.manifest["attempts"]] == ["preempted"]
 
 
+def test_a_run_that_is_sent_again_leaves_the_others_of_its_array_their_places(path, slurm, runs_root):
+    assert submit(path, "--grid", "n=1,2", "--name", "many", "--extra=--hold") == 0
+    (runs_root / "go").touch()
+    first, second = list_runs()
+    assert cli.main(["cancel", "many"]) == 0
+    assert submit("--resume", "many", "--extra=--hold") == 0
+    assert cli.main(["cancel", str(first.path)]) == 0
+    assert submit("--resume", "many") == 0
+    slurm.call("scontrol", "release", task_of(second))
+    wait_for(lambda: (first.status, second.status) == ("done", "done"))
+
+
 def test_stages_wait_for_each_other_and_one_that_fails_ends_those_behind_it(notebook, tmp_path, capsys):
     leave = "(run.path / 'tasks.txt').write_text('x' * n)"
     notebook(leave, "run.record({'n': n}, artifacts=['tasks.txt'])", name="a")
