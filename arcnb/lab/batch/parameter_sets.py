@@ -26,7 +26,7 @@ from typing import Any
 from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import profiled, refuse_unknown
 from arcnb.lab.notebooks import files
-from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, find_parameter
+from arcnb.lab.notebooks.parameters import Declared, Parameter, check_parameters, find_parameter, named_once
 from arcnb.lab.notebooks.profiles import load_yaml, parse_value
 
 NAME_CHARACTERS = 100  # of the part of a run's name that tells the sets apart
@@ -61,8 +61,7 @@ class SweepFile:
         return values | check_parameters(given, declared[notebook.stem], f"{self.path}, parameters")
 
     def grid(self, declared: Declared) -> dict[str, list[Any]]:
-        grid = self.content.get("grid") or {}
-        return {find_parameter(name, declared, str(self.path)).name: grid[name] for name in grid}
+        return named_once(self.content.get("grid") or {}, declared, f"{self.path}, grid")
 
     def sets(self, declared: Declared) -> list[ParameterSet]:
         described = self.content.get("sets") or []

@@ -26,7 +26,7 @@ from typing import Any
 from arcnb.errors import ArcnbError, nearest
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.checks import refuse_early
-from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, find_parameter
+from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values, named_once
 from arcnb.lab.runs.named_paths import existing_file
 from arcnb.lab.runs.placeholders import refuse_malformed, stages_named
 from arcnb.lab.runs.run import check_name, run_name
@@ -119,11 +119,10 @@ def _stage(name: str, description: dict[str, Any], path: Path, where: str) -> St
     said = f"{where}: {notebook.name}"
     for key, value in (profile | given).items():
         refuse_malformed(value, f"{where}, parameter {key!r}")
-    given = own.opened(given)
+    given = named_once(given, own, said)
     referring = {key: value for key, value in given.items() if any(stages_named(value))}
     plain = {key: value for key, value in given.items() if key not in referring}
-    values |= {find_parameter(key, own, said).name: value for key, value in referring.items()}
-    values |= check_parameters(plain, own, said)
+    values |= referring | check_parameters(plain, own, said)
     after = description.get("after") or []
     after = after if isinstance(after, list) else [after]
     needs = [stage for value in values.values() for stage, _ in stages_named(value)]

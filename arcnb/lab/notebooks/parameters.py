@@ -150,6 +150,20 @@ def check_parameters(
     notebook or a file."""
     declared = declared if isinstance(declared, Declared) else Declared(declared)
     checked: dict[str, Any] = {}
+    for name, value in named_once(values, declared, where).items():
+        known = declared.find(name)
+        try:
+            within = declared.within(name)
+            lenient = name in declared  # an annotation of the cell may be of any module
+            checked[name] = fitting(value, known.kind, name, known.default, within, lenient)
+        except ArcnbError as error:
+            raise ArcnbError(f"{where}: {error}") from None
+    return checked
+
+
+def named_once(values: Mapping[str, Any], declared: Declared, where: str) -> dict[str, Any]:
+    """The values as they are, flat and by the names of `check_parameters`, which says what is refused."""
+    found: dict[str, Any] = {}
     called: dict[str, str] = {}
     try:
         opened = declared.opened(values)
@@ -159,13 +173,8 @@ def check_parameters(
         known = find_parameter(name, declared, where)
         if called.setdefault(known.name, name) != name:
             raise ArcnbError(f"{where}: {called[known.name]!r} and {name!r} are the same; give one")
-        try:
-            within = declared.within(known.name)
-            lenient = known.name in declared  # an annotation of the cell may be of any module
-            checked[known.name] = fitting(value, known.kind, known.name, known.default, within, lenient)
-        except ArcnbError as error:
-            raise ArcnbError(f"{where}: {error}") from None
-    return checked
+        found[known.name] = value
+    return found
 
 
 def find_parameter(name: str, declared: Declared, where: str) -> Parameter:

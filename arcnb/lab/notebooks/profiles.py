@@ -57,16 +57,16 @@ def profile_values(path: Path, notebook: str, declared: Mapping[str, Declared]) 
         if not isinstance(section, dict):
             raise ArcnbError(f"{path}: section {key!r} must hold parameters, got {section!r}")
 
-    chosen: dict[str, dict[str, Any]] = {stem: {} for stem in declared}
-    for name, value in sections.get("all", {}).items():
-        takers = [stem for stem, parameters in declared.items() if _takes(name, value, parameters)]
-        if not takers:
-            names = {name for parameters in declared.values() for name in parameters.names()}
-            near = nearest_option(name, names)
-            raise ArcnbError(f"{path}: no notebook has the parameter {name!r} of section 'all'{near}")
-        for stem in takers:
-            where = f"{path}, section 'all' for {stem}"
-            chosen[stem] |= check_parameters({name: value}, declared[stem], where)
+    shared, taken = sections.get("all", {}), set()
+    chosen: dict[str, dict[str, Any]] = {}
+    for stem, parameters in declared.items():
+        own = {name: value for name, value in shared.items() if _takes(name, value, parameters)}
+        chosen[stem] = check_parameters(own, parameters, f"{path}, section 'all' for {stem}")
+        taken |= own.keys()
+    if unknown := [name for name in shared if name not in taken]:
+        names = {name for parameters in declared.values() for name in parameters.names()}
+        near = nearest_option(unknown[0], names)
+        raise ArcnbError(f"{path}: no notebook has the parameter {unknown[0]!r} of section 'all'{near}")
     for stem, parameters in declared.items():
         chosen[stem] |= check_parameters(sections.get(stem, {}), parameters, f"{path}, section {stem!r}")
     own = declared[notebook]

@@ -205,6 +205,25 @@ def test_one_option_by_two_names_is_refused(path, capsys):
     assert "'guard.action' and 'guard_action' are the same; give one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("run PATH -f FILE", "all: {label: a, window: 1, guard.window: 2}"),
+        ("sweep PATH --sets FILE --dry-run", "grid: {window: [1, 2], guard.window: [3]}"),
+        (
+            "pipeline FILE --dry-run",
+            "stages: {a: {notebook: PATH}, b: {notebook: PATH, parameters: "
+            "{window: 1, guard.window: '${a.outcome.n}'}}}",
+        ),
+    ],
+)
+def test_one_option_by_two_names_is_refused_in_every_file(path, command, text, capsys):
+    file = profile(path, text.replace("PATH", str(path)))
+    words = [word.replace("PATH", str(path)).replace("FILE", file) for word in command.split()]
+    assert cli.main(words) == 2
+    assert "'window' and 'guard.window' are the same; give one" in capsys.readouterr().err
+
+
 def test_a_plan_that_cannot_be_imported_is_one_sentence(notebook, capsys):
     path = notebook("from lab_no_plan import SmallPlan\nSmallPlan.of(run.parameters)", parameters=CELL)
     assert cli.main(["run", str(path), "-p", "window", "1"]) == 2
