@@ -66,7 +66,7 @@ def submit_pipeline(
                 texts["the DAG"] = {dag_file: dag_text}
             else:
                 _submit_dag(dag_file, dag_text, jobs, texts, tell)
-    except ArcnbError:
+    except (ArcnbError, KeyboardInterrupt):
         # Stages that are with the scheduler already have dependents that are not: nothing of it is to run.
         if tasks:
             slurm.cancel([task for names in tasks.values() for task in names])
@@ -113,7 +113,7 @@ def _stage_runs(
                 run_name = pipeline.run_name(name)
                 runs[name] = queue_run(run_name, stage.notebook, stage.written, surroundings, needed, inputs)
                 fresh.append(runs[name])
-    except ArcnbError:
+    except (ArcnbError, KeyboardInterrupt):
         withdraw(fresh)
         raise
     return runs, fresh, todo

@@ -90,14 +90,15 @@ def submit_job(scheduler: str, job: ClusterJob, files: Iterable[Path]) -> list[s
 
 @contextlib.contextmanager
 def cancelled_unless_noted(scheduler: str, tasks: Sequence[str]) -> Iterator[None]:
-    """Cancel what was handed in if the block fails to note it: folders that know nothing of their job would
-    be withdrawn, or submitted again."""
+    """Cancel what was handed in if the block fails to note it, or is interrupted: folders that know nothing
+    of their job would be withdrawn, or submitted again."""
     try:
         yield
-    except (ArcnbError, OSError) as error:
+    except (ArcnbError, OSError, KeyboardInterrupt) as error:
         scheduler_named(scheduler).cancel(tasks)
         raise ArcnbError(
-            f"{scheduler} took {', '.join(tasks)}, which could not be noted and is cancelled: {error}"
+            f"{scheduler} took {', '.join(tasks)}, which could not be noted and is cancelled: "
+            f"{str(error) or 'interrupted'}"
         ) from error
 
 

@@ -116,7 +116,7 @@ def _submit_runs(
             return 0
         submitting.write_job(job, texts)
         tasks = submitting.submit_job(options.on, job, texts)
-    except ArcnbError:
+    except (ArcnbError, KeyboardInterrupt):
         if not options.dry_run:
             undo()
         raise

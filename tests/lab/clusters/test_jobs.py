@@ -262,6 +262,22 @@ def tool(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.parametrize(("interrupted", "code"), [("sbatch", 130), ("scontrol", 2)])
+def test_an_interrupted_submission_leaves_no_job_and_no_run(notebook, tmp_path, tool, interrupted, code):
+    """Of a pipeline's second stage: while Slurm is asked, and while its answer is noted."""
+    notebook("run.record({'n': n})", name="a")
+    file = tmp_path / "road.yaml"
+    file.write_text("stages: {one: {notebook: a.ipynb}, two: {notebook: a.ipynb, after: one}}\n")
+    stop = f"[ $(wc -l < {tmp_path}/asked) = 2 ] && kill -INT $PPID && exec sleep 5"
+    ask = f"echo x >> {tmp_path}/asked"
+    tool("sbatch", f"{ask}\n{stop if interrupted == 'sbatch' else ''}\ncat {tmp_path}/asked | wc -l")
+    tool("scontrol", stop if interrupted == "scontrol" else "")
+    tool("scancel", f"echo $@ >> {tmp_path}/cancelled")
+    assert cli.main(["submit", "--on", "slurm", str(file)]) == code
+    assert "1" in (tmp_path / "cancelled").read_text().split()
+    assert list_runs() == []
+
+
 def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "r `touch PWNED`"))
     for scheduler in ("slurm", "htcondor"):
