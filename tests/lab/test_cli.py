@@ -315,6 +315,16 @@ def test_a_running_run_cannot_be_resumed(path, capsys):
     assert f"{run.path} is running, so it cannot be resumed" in capsys.readouterr().err
 
 
+def test_a_copy_that_cannot_be_put_aside_is_one_sentence(notebook, capsys):
+    path = notebook("raise ValueError")
+    assert cli.main(["run", str(path), "--name", "stuck"]) == 1
+    (run,) = list_runs()
+    run.copy_path.with_name("01_small.attempt-1.ipynb").mkdir()
+    capsys.readouterr()
+    assert cli.main(["run", "--resume", "stuck"]) == 2
+    assert capsys.readouterr().err == f"arcnb: {run.copy_path} cannot be put aside: Is a directory\n"
+
+
 def test_of_two_who_resume_a_run_one_gets_it(notebook, start):
     run = new_run("torn", {"n": 3, "seconds": 0.0, "label": "x"})
     run.update(status="failed", error={"type": "X", "message": "m", "sentence": "s"})

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, reason
 from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
@@ -88,7 +88,10 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = Fal
             manifest["attempts"].append(ended)
             copy = run.copy_path
             if copy.is_file():
-                copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
+                try:
+                    copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
+                except OSError as refused:
+                    raise ArcnbError(f"{copy} cannot be put aside: {reason(refused)}") from None
         before = (manifest["notebook"] or {}).get("sha256")
         fresh = fresh_attempt("engine") | provenance.surroundings()
         fresh |= {"notebook": record, "parameters": dict(values), "waits_for": None}
