@@ -77,6 +77,11 @@ def bundle(options: argparse.Namespace) -> int:
         values["model"], values["adapter"], profiles, parameters, options.wheels, options.python, options.gpu,
         options.hours, options.user, options.competition,
     )  # fmt: skip
+    if options.rehearse < 0 or not 0 < options.rehearse_hours <= kaggle.HOURS:
+        raise ArcnbError(
+            f"--rehearse must be at least 0, and --rehearse-hours above 0 and at most {kaggle.HOURS}; "
+            f"got {options.rehearse} and {options.rehearse_hours}"
+        )
     refuse_early(path, values | kaggle.COMPETITION, path.name, note)
     refuse(made.problems(SearchPlan.of(values)))
     out = options.folder.expanduser().resolve()

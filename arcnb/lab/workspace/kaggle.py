@@ -195,7 +195,10 @@ def rehearse(folder: Path, tasks: TaskSet, hours: float, work: Path) -> Submissi
     }
     python = Path(sys.executable)
     if (folder / "dataset" / "wheels").is_dir():
-        subprocess.run([python, "-m", "venv", work / "environment"], check=True)
+        made = subprocess.run([python, "-m", "venv", work / "environment"], capture_output=True, text=True)
+        if made.returncode:
+            why = " ".join(f"{made.stdout} {made.stderr}".split())
+            raise ArcnbError(f"no environment can be made for the rehearsal: {why[:600]}")
         python = work / "environment" / "bin" / "python"
     with open(work / "log.txt", "w") as log:
         command = [*offline(), python, script]

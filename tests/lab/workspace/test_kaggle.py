@@ -206,6 +206,27 @@ def test_what_the_kernel_would_refuse_or_leave_out_is_refused(tmp_path, small_mo
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("asked", [["--rehearse", "-1"], ["--rehearse", "1", "--rehearse-hours", "0"]])
+def test_a_rehearsal_without_tasks_or_time_is_refused_before_the_bundle_is_written(
+    tmp_path, small_model, capsys, asked
+):
+    command = ["bundle", "kaggle", str(tmp_path / "out"), "--model", small_model.path, "--adapter", ""]
+    assert cli.main([*command, *asked]) == 2
+    assert "--rehearse must be at least 0, and --rehearse-hours above 0" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_python_that_makes_no_environment_is_told(tmp_path, small_model, wheels, monkeypatch):
+    bundle = kaggle.KaggleBundle(small_model.path, "", wheels=wheels)
+    kaggle.write_bundle(bundle, tmp_path / "out")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho ensurepip is not available\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(ArcnbError, match="can be made for the rehearsal: ensurepip is not available"):
+        kaggle.rehearse(tmp_path / "out", TaskSet("small", tuple(small_tasks())), 0.1, tmp_path / "work")
+
+
 def test_the_command_writes_a_bundle_once(tmp_path, small_model, capsys):
     out = tmp_path / "out"
     command = ["bundle", "kaggle", str(out), "--model", small_model.path, "--adapter", "", "-f", "submission"]
