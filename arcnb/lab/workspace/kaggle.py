@@ -26,7 +26,7 @@ from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.tasks.json_files import solutions_path, write_arc_json
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, some
-from arcnb.lab.workspace.folders import notebooks_folder
+from arcnb.lab.workspace.folders import notebooks_folder, shipped
 from arcnb.machine.files import new_folder, write_whole
 from arcnb.machine.gpus import Gpu
 from arcnb.models.memory.fitting import memory_problem
@@ -118,9 +118,11 @@ def write_bundle(bundle: KaggleBundle, folder: Path) -> Path:
     with new_folder(folder) as out:
         dataset, kernel = out / "dataset", out / "kernel"
         package = dataset / "package" / "arcnb"
-        traces = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        traces = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", out.name)
         shutil.copytree(Path(__file__).parents[2], package, ignore=traces)
-        shutil.copytree(notebooks_folder(), package / "notebooks", ignore=traces, dirs_exist_ok=True)
+        shutil.copytree(shipped(), package / "notebooks", ignore=traces, dirs_exist_ok=True)
+        for path in notebooks_folder().glob("*.ipynb"):  # which somebody may have edited
+            shutil.copy(path, package / "notebooks")
         shutil.copytree(model.folder, dataset / "model")
         if adapter is not None:
             shutil.copytree(adapter, dataset / "adapter")

@@ -184,8 +184,8 @@ def test_a_bundle_has_the_notebook_of_the_workspace(tmp_path, small_model, monke
     monkeypatch.chdir(init(tmp_path / "mine"))
     edited = Path("notebooks/07_search_and_learn.ipynb")
     edited.write_text(edited.read_text().replace("n_predictions = 16 ", "n_predictions = 99 "))
-    kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, ""), tmp_path / "out")
-    sent = tmp_path / "out" / "dataset" / "package" / "arcnb" / edited
+    out = kaggle.write_bundle(kaggle.KaggleBundle(small_model.path, ""), Path("notebooks/out").resolve())
+    sent = out / "dataset" / "package" / "arcnb" / edited
     assert sent.read_text() == edited.read_text()
 
 
