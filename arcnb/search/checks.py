@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arcnb.arc.scores.submission import is_submission
 from arcnb.machine.files import write_problem
 from arcnb.models.registry import name_problems
 from arcnb.plans import refusals
@@ -144,6 +145,9 @@ def _search_problems(plan: SearchPlan) -> list[str]:
         found.append(f"arms are {ALONE} and {LEARN}, not {plan.arms or 'none'}")
     elif len(set(plan.searches)) < len(plan.searches):
         found.append(f"arms names a search twice: {plan.arms}")
+    submission = Path(plan.submission_file)
+    if plan.submission and plan.submission_file and submission.exists() and not is_submission(submission):
+        found.append(f"submission_file {submission} is there already and is no submission; name another file")
     if not any(vars(plan.budget).values()):
         found.append(
             "the budget of a task needs a limit: n_predictions, budget_tokens or budget_seconds above 0"

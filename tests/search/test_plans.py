@@ -96,6 +96,19 @@ def test_a_search_that_cannot_run_is_refused(tasks, asked, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.parametrize("held", ['{"a": {"train": [], "test": []}}', '{"a": [[[1]]]}', "half of"])
+def test_a_submission_is_not_written_over_a_file_of_another_kind(tasks, tmp_path, held):
+    """Tasks, their solutions, and what cannot be read; a submission is written anew."""
+    file = tmp_path / "mine.json"
+    plan = SearchPlan.of({"submission": True, "submission_file": str(file)})
+    assert problems(plan, tasks) == []
+    file.write_text(held)
+    (problem,) = problems(plan, tasks)
+    assert problem == f"submission_file {file} is there already and is no submission; name another file"
+    file.write_text('{"a": [{"attempt_1": [[0]], "attempt_2": [[0]]}]}')
+    assert problems(plan, tasks) == []
+
+
 def test_a_search_that_can_run_is_not_refused(tasks):
     for asked in ({}, {"task_ids": "007bbfb7"}, {"arms": "learn", "n_predictions": 0, "budget_tokens": 5}):
         assert problems(SearchPlan.of(asked), tasks) == []

@@ -18,7 +18,7 @@ from arcnb.arc.scores.attempts import N_ATTEMPTS, Candidate, Rule, rule_of
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import make_folder, write_whole
-from arcnb.machine.reading import shown
+from arcnb.machine.reading import read_object, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,6 +143,16 @@ def write_submission(submission: Mapping, path: str | Path) -> Path:
     make_folder(path.parent)
     write_whole(path, json.dumps(submission, separators=(",", ":")))
     return path
+
+
+def is_submission(path: str | Path) -> bool:
+    """Whether a file is a submission, of whatever tasks: one of another kind is not to be written over."""
+    try:
+        tasks = read_object(path).values()
+    except ArcnbError:
+        return False
+    entries = [entry for found in tasks for entry in (found if isinstance(found, list) else [found])]
+    return all(isinstance(entry, dict) and set(entry) == set(_KEYS) for entry in entries)
 
 
 def task_candidates(rows: pd.DataFrame | None, task: Task) -> list[Candidate]:
