@@ -203,7 +203,7 @@ def test_ls_stands_in_columns_and_says_the_flat_numbers_first(capsys):
 def test_ls_shows_a_whole_number_that_is_no_float(capsys):
     new_run("large").record({"ways": 10**400, "share": 0.123456})
     assert cli.main(["ls"]) == 0
-    assert f"ways {10**400}, share 0.1235" in capsys.readouterr().out
+    assert f"ways {10**400}, share 0.123" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_read_is_found_by_its_name_and_says_what_is_wrong_with_it(capsys):
