@@ -184,6 +184,10 @@ def _train(trainer, state: RunState, resumed: Path | None) -> tuple[str, float]:
     went_back = None
     while True:
         state.resumed_from = resumed
+        whole = resumed and step_of(resumed) >= trainer.args.max_steps
+        if whole and not trainer.is_deepspeed_enabled:  # inside a round it would train a step more
+            went_back = resumed
+            break
         trainer.sampler_gap = None  # of the policy that a rollback gave up
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         if not state.rollback_wanted:
@@ -193,15 +197,16 @@ def _train(trainer, state: RunState, resumed: Path | None) -> tuple[str, float]:
         listen(trainer, stop)
         if stop.asked or trainer.is_deepspeed_enabled:  # deepspeed trains once in a process
             went_back = resumed
-            _go_back(trainer, went_back)
             break
+    if went_back:
+        _go_back(trainer, went_back)
     _save_adapter(trainer, state.output / "adapter", went_back)
     trainer.accelerator.wait_for_everyone()
-    status = "done" if trainer.state.global_step >= trainer.state.max_steps else "preempted"
+    status = ROLLED_BACK if went_back and not stop.asked else "preempted"
+    if trainer.state.global_step >= trainer.args.max_steps:
+        status = "done"
     if state.collapsed:
         status = "collapsed"
-    elif went_back and not stop.asked:
-        status = ROLLED_BACK
     return status, time.monotonic() - started
 
 

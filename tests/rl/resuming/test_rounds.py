@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.rl.resuming.rounds import SHAPE, restored_round, resuming_inside_rounds, save_round
 from tests.rl.stop_at import StopAt
@@ -100,6 +101,16 @@ def test_without_the_samples_a_round_is_sampled_anew_and_only_its_rest_is_traine
     step = step_of(stopped)
     assert rows_by_round(tmp_path) == {0: {0, 1, 2}, step: {0, 1, 2}, 3: {3, 4, 5}}
     assert sorted(trained) == [(n, part) for n in range(step, 6) for part in (0, 1)]
+
+
+def test_a_run_that_is_done_inside_a_round_is_not_trained_a_step_more(train, tmp_path):
+    options = {"max_steps": 3, "steps_per_generation": 2, "save_steps": 1}
+    done = train(tmp_path, **options)
+    trained = (done.adapter / WEIGHTS).read_bytes()
+    (done.adapter / WEIGHTS).unlink()
+    again = train(tmp_path, **options)
+    assert (again.status, again.steps, curve(again)) == ("done", 3, curve(done))
+    assert (again.adapter / WEIGHTS).read_bytes() == trained
 
 
 def trainer_of(folder, step=3, process=0, n_processes=2, **changes):
