@@ -50,7 +50,7 @@ RESERVED = frozenset((
     "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
     "eos_token", "pad_token", "chat_template_path", "model_init_kwargs", "trust_remote_code",
     "accelerator_config", "ddp_find_unused_parameters", "eval_strategy", "save_strategy",
-    "enable_jit_checkpoint", "resume_from_checkpoint",
+    "enable_jit_checkpoint", "resume_from_checkpoint", "logging_nan_inf_filter",
 ))  # fmt: skip
 SFT_CONFIG = Library(
     (

@@ -221,6 +221,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         max_length=None,  # rows were measured; nothing may be cut
         ddp_find_unused_parameters=False,  # every trained weight is used; looking for others takes time
         disable_tqdm=True,
+        logging_nan_inf_filter=False,  # it shows a loss that is no number as 0
         enable_jit_checkpoint=can_listen() and alone,
         **settings,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,7 +70,9 @@ def reporting(output: Path, report_to: str | Sequence[str] | None) -> Iterator[N
 def metrics_log(path: Path, without: Sequence[str] = ()):
     """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`.
 
-    without: names to leave out. Of several processes only the first shows and writes.
+    without: names to leave out. Of several processes only the first shows and writes. A loss that is no
+    finite number ends the training with an ArcnbError, before weights of it are saved. In float16 it does
+    not: a step whose gradients overflow is not made.
     """
     from transformers import TrainerCallback
 
@@ -91,6 +94,12 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
                 kept = {name: value for name, value in logs.items() if name not in without} | _peak_memory()
                 with open(path, "a") as file:
                     file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
+            loss = (logs or {}).get("loss", 0.0)
+            if not (math.isfinite(loss) or args.fp16):
+                raise ArcnbError(
+                    f"the loss of step {state.global_step} is {loss}, from which no training recovers: lower "
+                    f"learning_rate, which is {args.learning_rate:g}"
+                )
 
     return MetricsLog()
 

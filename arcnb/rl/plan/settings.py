@@ -54,7 +54,7 @@ GRPO_CONFIG = Library(
         "per_device_eval_batch_size", "eval_steps", "num_generations_eval", "generation_batch_size",
         "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
-        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards",
+        "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards", "logging_nan_inf_filter",
         # A checkpoint without its optimizer is no checkpoint of ours; there is one reward; rows depend on
         # what was learnt of earlier ones, in this process.
         "save_only_model", "reward_weights", "dataloader_num_workers", "dataloader_prefetch_factor",

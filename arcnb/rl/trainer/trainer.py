@@ -176,6 +176,7 @@ def _asked(parts: TrainerParts, n_processes: int) -> dict:
         "bf16": on_gpu and not parts.plan.half,
         "use_cpu": not on_gpu,
         "disable_tqdm": True,
+        "logging_nan_inf_filter": False,  # it shows a loss that is no number as 0
         "enable_jit_checkpoint": can_listen() and n_processes == 1,
         "log_completions": True,
         "num_completions_to_print": 0,

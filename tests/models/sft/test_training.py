@@ -190,6 +190,14 @@ def test_lines_after_the_checkpoint_and_tries_not_gone_on_from_are_set_aside(row
     assert (tmp_path / "abandoned" / "2" / "predictions").is_dir()
 
 
+def test_a_training_that_diverges_ends_before_its_weights_are_saved(rows, small_model, tmp_path):
+    plan = plan_of(small_model, max_steps=4, learning_rate=1e30, warmup_steps=0, save_steps=1)
+    with pytest.raises(ArcnbError, match=r"the loss of step 2 is nan, .* lower learning_rate, which is 1e\+30"):
+        train_sft(plan, rows, tmp_path)
+    assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
+    assert not (tmp_path / "adapter").exists()
+
+
 def test_a_rearc_task_never_comes_round_in_the_same_turn(small_model):
     task = build_task_set("rearc*2", settings=SourceSettings(max_cells=800)).tasks[1]
     rows = rows_of([task], small_model, n_rows=8, max_length=2048, augment=FreshAugmentations(0))

@@ -307,6 +307,12 @@ def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
     assert len({row.seed for row in rollouts}) == 6, "every group is of a row of its own"
 
 
+def test_a_run_whose_loss_is_no_number_says_so_and_keeps_the_checkpoint_before(train, tmp_path):
+    with pytest.raises(ArcnbError, match=r"the loss of step 2 is nan, .* learning_rate"):
+        train(tmp_path, max_steps=3, num_iterations=2, learning_rate=1e30, save_steps=1)
+    assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
+
+
 def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
     with pytest.raises(ArcnbError, match="set eval_steps to more than 0"):
         train(tmp_path, guard_action="rollback")
