@@ -232,7 +232,7 @@ def lean_trainer(base: type, learner: Learner, seed: int = 0) -> type:
                 self.beta, self._at_loss = self.args.beta, None
             if self.beta:
                 self._metrics["train"]["kl"][-1] *= kl_weight
-            if learner.skip_silent and not self._runs_anywhere(inputs):
+            if learner.chooses and not self._runs_anywhere(inputs):
                 self._forget_loss(before)
             return loss * inputs.get("loss_weight", 1.0)
 

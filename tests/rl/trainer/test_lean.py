@@ -317,6 +317,14 @@ def test_groups_that_are_left_out_do_not_count_in_the_means_of_a_step(small_mode
     assert min(row["entropy"] for row in whole) > 0.5
 
 
+def test_parts_of_a_step_in_which_nothing_is_trained_do_not_count_in_its_means(train, tmp_path):
+    asked = {"max_steps": 1, "num_generations": 4, "learner_trained_part": 0.5}
+    whole, parts = (
+        train(tmp_path / str(n), gradient_accumulation_steps=n, **asked).history[0] for n in (1, 4)
+    )
+    assert parts["entropy"] == pytest.approx(whole["entropy"], rel=1e-3)
+
+
 def test_tokens_that_vllm_cannot_score_leave_the_loss_a_number_where_completions_are_left_out(
     small_model, tmp_path
 ):
