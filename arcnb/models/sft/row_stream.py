@@ -107,6 +107,8 @@ def row_stream(
     for block in _blocks(folder):
         if others or not _is_whole(block):
             block.unlink()
+    if others:
+        (folder / COUNTS).unlink(missing_ok=True)
     write_whole(folder / MADE_OF, made_of)
     for name in (FAILED, MAKER, ALIVE, END):  # the end of an earlier try may come before the one now wanted
         (folder / name).unlink(missing_ok=True)
@@ -227,6 +229,7 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None
     import pyarrow.parquet as pq
 
     counts = _no_counts()
+    known = RowStream(root).counts()["rows"]  # of an earlier try, which stand until there are more
     for number, table in enumerate(_tables(tasks, builder, plan, counts)):
         if plan.packing:
             rows = packed_rows(table.dataset(), plan.max_length).with_format("arrow")[:]
@@ -238,7 +241,8 @@ def _write_blocks(tasks, builder: RowBuilder, root: Path, plan: RowPlan) -> None
             with new_file(_block(root, number)) as file:
                 ordered = rows.take(_order(rows, plan, builder.seed, number))
                 pq.write_table(ordered, file, compression="zstd")
-        write_whole(root / COUNTS, json.dumps(counts))
+        if counts["rows"] > known:
+            write_whole(root / COUNTS, json.dumps(counts))
         if counts["rows"] >= plan.n_rows:
             (root / END).touch()  # before the tasks' processes are ended, which takes its time
             return

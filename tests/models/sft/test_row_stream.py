@@ -20,7 +20,7 @@ from arcnb.machine.beats import beating
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sft.plan import SftPlan
-from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, read_rows, row_stream
+from arcnb.models.sft.row_stream import ENOUGH, RowPlan, RowStream, _write_blocks, read_rows, row_stream
 from arcnb.models.sft.rows import IGNORED, RowBuilder
 from arcnb.models.sft.training import train_sft
 from arcnb.synth.endless import TaskStream
@@ -195,6 +195,15 @@ def plan_of(model, **changes):
 
 def curve(report):
     return [row["loss"] for row in report.history if "loss" in row]
+
+
+def test_rows_of_an_earlier_try_are_counted_before_the_maker_is_there_again(
+    tasks, small_model, folder, earlier
+):
+    builder = RowBuilder(small_model, prompt_format(), seed=0)
+    with pytest.raises(ValueError, match="task 7"):  # a training that is soon done ends its maker as early
+        _write_blocks(Rounds(tasks, breaks_at=PLAN.block_rows), builder, earlier, PLAN)
+    assert RowStream(earlier).counts() == RowStream(folder).counts()
 
 
 @pytest.mark.long("it trains while rows are made, twice")
