@@ -37,6 +37,7 @@ from arcnb.models.training.log import (
     reporting,
     stop_printing,
 )
+from arcnb.models.training.optimizer import with_asked_optimizer
 from arcnb.models.training.preemption import Stop, agreed_stop, can_listen, listen, saving_on_signals
 from arcnb.models.training.processes import launch, write_pid
 from arcnb.models.training.zero3 import release_recomputed_layers
@@ -234,7 +235,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     if can_listen() and not alone:
         callbacks.append(agreed_stop())
     log = metrics_log(output / "metrics.jsonl", without=["num_tokens"])  # TRL counts one row a batch
-    trainer = _in_known_orders(SFTTrainer)(
+    trainer = with_asked_optimizer(_in_known_orders(SFTTrainer))(
         model=policy,
         args=config,
         train_dataset=rows,

@@ -12,6 +12,7 @@ from pathlib import Path
 from arcnb.arc.seeds import derive_seed
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.training.log import read_metrics
+from arcnb.models.training.optimizer import set_learning_rate
 from arcnb.rl.resuming.run_folder import keep_best, prune
 from arcnb.rl.resuming.run_state import RunState
 from arcnb.rl.rewards.function import ProgramReward
@@ -68,19 +69,6 @@ def restore_adapter(model, checkpoint: Path) -> None:
     result = set_peft_model_state_dict(model, weights, adapter_name="default")
     if getattr(result, "unexpected_keys", None):
         raise ValueError(f"{checkpoint}: its adapter does not fit the model: {result.unexpected_keys[:3]}")
-
-
-def set_learning_rate(optimizer, lr_scheduler, base: float) -> None:
-    """Make `base` the peak learning rate of a running optimizer and its schedule, wherever it stands."""
-    groups = optimizer.param_groups
-    for group in groups:
-        before = group.get("initial_lr", group["lr"])
-        group["lr"] *= base / before if before else 0.0
-        group["initial_lr"] = base
-    rates = [group["lr"] for group in groups]
-    lr_scheduler.load_state_dict(
-        lr_scheduler.state_dict() | {"base_lrs": [base] * len(groups), "_last_lr": rates}
-    )
 
 
 def keeping_callback(state: RunState, budget_gb: float):

@@ -19,6 +19,7 @@ from arcnb.models.memory.shape import GIB
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.vllm_engine import room_for_adapters
 from arcnb.models.training.log import keep_asked_intervals, logged_as, metrics_log, stop_printing
+from arcnb.models.training.optimizer import with_asked_optimizer
 from arcnb.models.training.preemption import agreed_stop, can_listen
 from arcnb.models.training.zero3 import release_recomputed_layers
 from arcnb.programs.executor.executor import Executor
@@ -109,7 +110,7 @@ def make_trainer(parts: TrainerParts, callbacks: Sequence):
     # A round that is not full would not be sampled.
     rounds = -(-parts.settings["max_steps"] // plan.steps_a_round)
     open_trainer = partial(
-        measuring(resuming_inside_rounds(crediting(base, plan, reward, parts.context))),
+        measuring(resuming_inside_rounds(with_asked_optimizer(crediting(base, plan, reward, parts.context)))),
         model=policy,
         reward_funcs=reward,
         args=config,

@@ -190,6 +190,18 @@ def test_lines_after_the_checkpoint_and_tries_not_gone_on_from_are_set_aside(row
     assert (tmp_path / "abandoned" / "2" / "predictions").is_dir()
 
 
+@pytest.mark.long("trains, is stopped, and trains again")
+def test_accepted_other_settings_of_the_optimizer_hold(rows, small_model, tmp_path):
+    asked = {"max_steps": 4, "lr_scheduler_type": "constant", "learning_rate": 1e-2}
+    train_sft(plan_of(small_model, **asked), rows, tmp_path, callbacks=[StopAt(2)])
+    other = {"learning_rate": 1e-4, "weight_decay": 0.5, "accept_other_settings": True}
+    report = train_sft(plan_of(small_model, **asked | other), rows, tmp_path)
+    rates = [row["learning_rate"] for row in report.history if "loss" in row]
+    assert (rates[0], rates[-1]) == (1e-2, pytest.approx(1e-4))
+    state = torch.load(tmp_path / "checkpoints" / "checkpoint-4" / "optimizer.pt", weights_only=True)
+    assert [group["weight_decay"] for group in state["param_groups"]] == [0.5, 0.0]
+
+
 def test_a_training_that_diverges_ends_before_its_weights_are_saved(rows, small_model, tmp_path):
     plan = plan_of(small_model, max_steps=4, learning_rate=1e30, warmup_steps=0, save_steps=1)
     with pytest.raises(ArcnbError, match=r"the loss of step 2 is nan, .* lower learning_rate, which is 1e\+30"):
