@@ -51,6 +51,7 @@ RESERVED = frozenset((
     "eos_token", "pad_token", "chat_template_path", "model_init_kwargs", "trust_remote_code",
     "accelerator_config", "ddp_find_unused_parameters", "eval_strategy", "save_strategy",
     "enable_jit_checkpoint", "resume_from_checkpoint", "logging_nan_inf_filter",
+    "save_only_model",  # a second start would find nothing to go on from, and undo a finished training
 ))  # fmt: skip
 SFT_CONFIG = Library(
     (

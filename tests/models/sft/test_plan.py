@@ -55,6 +55,11 @@ def test_the_settings_of_the_library_exist():
     assert SftPlan.of({"packing": True, "max_length": 99}).trl.keys() == SFT_CONFIG.defaults.keys()
 
 
+def test_checkpoints_that_nothing_can_go_on_from_cannot_be_asked_for():
+    with pytest.raises(ArcnbError, match="save_only_model is derived"):
+        SftPlan.of({"save_only_model": True})
+
+
 def test_importing_and_making_the_plan_loads_nothing_heavy():
     script = (
         "import sys; from arcnb.models.sft.plan import SftPlan; SftPlan.of({'neftune_noise_alpha': 5}); "
