@@ -28,6 +28,7 @@ from arcnb.models.registry import ModelPath, load_network, load_tokenizer, resol
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.rows import SftRows, collator
+from arcnb.models.sft.token_means import with_token_means
 from arcnb.models.training.checkpoints import naming_what_is_whole, set_aside_log, step_of
 from arcnb.models.training.log import (
     keep_asked_intervals,
@@ -235,7 +236,7 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
     if can_listen() and not alone:
         callbacks.append(agreed_stop())
     log = metrics_log(output / "metrics.jsonl", without=["num_tokens"])  # TRL counts one row a batch
-    trainer = with_asked_optimizer(_in_known_orders(SFTTrainer))(
+    trainer = with_asked_optimizer(_in_known_orders(with_token_means(SFTTrainer)))(
         model=policy,
         args=config,
         train_dataset=rows,

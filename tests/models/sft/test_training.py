@@ -202,6 +202,18 @@ def test_accepted_other_settings_of_the_optimizer_hold(rows, small_model, tmp_pa
     assert [group["weight_decay"] for group in state["param_groups"]] == [0.5, 0.0]
 
 
+def test_an_evaluation_is_a_mean_over_tokens_whatever_the_batches(tasks, rows, small_model, tmp_path):
+    longer = [replace(task, program=PROGRAM + "    #" * n) for n, task in enumerate(tasks)]
+    eval_rows = rows_of(TaskSet("longer", tuple(longer)), small_model, n_rows=6).dataset
+    found = []
+    for size in (1, 4):
+        plan = plan_of(small_model, max_steps=2, learning_rate=3e-2, per_device_eval_batch_size=size)
+        report = train_sft(plan, rows, tmp_path / str(size), eval_rows=eval_rows)
+        (row,) = [row for row in report.history if "eval_loss" in row]
+        found.append([row[f"eval_{name}"] for name in ("loss", "entropy", "mean_token_accuracy")])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
 def test_a_training_that_diverges_ends_before_its_weights_are_saved(rows, small_model, tmp_path):
     plan = plan_of(small_model, max_steps=4, learning_rate=1e30, warmup_steps=0, save_steps=1)
     with pytest.raises(ArcnbError, match=r"loss of step 2 is nan, .* lower learning_rate, which is 1e\+30"):
