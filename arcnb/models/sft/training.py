@@ -179,7 +179,7 @@ def _train(
             ):
                 if checkpoint and step_of(checkpoint) >= steps:  # it would train a step more
                     trainer._load_from_checkpoint(str(checkpoint))
-                    trainer.state.global_step = steps
+                    trainer.state.global_step = step_of(checkpoint)
                 else:
                     trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
             trainer.save_model(str(output / "adapter"))

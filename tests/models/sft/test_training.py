@@ -165,6 +165,8 @@ def test_a_training_that_is_done_is_not_trained_a_step_more(plan, rows, whole, t
     assert (again.status, again.steps, losses(again)) == ("done", 5, losses(whole))
     expected = weights(whole.adapter)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(again.adapter).items())
+    fewer = train_sft(plan.changed({"max_steps": 3, "accept_other_settings": True}), rows, output)
+    assert (fewer.status, fewer.steps) == ("done", 5), "the weights are of five steps"
 
 
 @pytest.mark.long("trains, is stopped, and trains again")
