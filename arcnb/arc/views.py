@@ -14,6 +14,7 @@ from typing import Any
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Pair, Task
+from arcnb.errors import ArcnbError, nearest
 from arcnb.plans import option
 from arcnb.values import KeysOf
 
@@ -24,6 +25,13 @@ AUGMENTATIONS: dict[str, Callable[[Augmentation], Augmentation]] = {
     "colors": lambda drawn: Augmentation(color_map=drawn.color_map),
     "all": lambda drawn: drawn,
 }
+
+
+def check_augment(name: str) -> str:
+    """The name; ArcnbError, with the nearest one, where AUGMENTATIONS has no such entry."""
+    if name in AUGMENTATIONS:
+        return name
+    raise ArcnbError(f"there is no augment {name!r}{nearest(name, AUGMENTATIONS)}")
 
 
 def augment_option() -> Any:
@@ -52,11 +60,9 @@ class View:
     def sample(
         cls, task: Task, seed: int, *keys: str | int, augment: str = "all", shuffle: bool = True
     ) -> View:
-        """Draw the view of (seed, task, keys). `augment` names an entry of AUGMENTATIONS."""
-        if augment not in AUGMENTATIONS:
-            raise ValueError(f"augment must be one of {', '.join(AUGMENTATIONS)}, not {augment!r}")
+        """Draw the view of (seed, task, keys). `augment` names an entry of AUGMENTATIONS, else ArcnbError."""
         random = rng(seed, "view", task.task_id, *keys)
-        augmentation = AUGMENTATIONS[augment](Augmentation.sample(random))
+        augmentation = AUGMENTATIONS[check_augment(augment)](Augmentation.sample(random))
         order = [int(i) for i in random.permutation(len(task.train))]
         test_index = int(random.integers(len(task.test)))
         return cls(augmentation, tuple(order) if shuffle else tuple(sorted(order)), test_index)

@@ -25,7 +25,7 @@ from arcnb.errors import ArcnbError
 from arcnb.lab.batch.pipelines import read_pipeline
 from arcnb.models.training.log import read_metrics
 from tests.in_process import carried_out
-from tests.paths import NOTEBOOKS
+from tests.paths import NOTEBOOKS, ROOT
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,10 +75,12 @@ def trained(runs, data, sampled):
     return done(runs, "05", **given, max_steps=2)
 
 
-def test_data_holds_only_tasks_that_fit(data):
+def test_data_holds_the_tasks_that_the_first_tutorial_tells_of(data):
     tasks = load_tasks(data / "tasks.parquet")
     facts = outcome(data)
-    assert len(tasks) == facts["tasks"] > 3
+    page = (ROOT / "docs/tutorials/first_run.md").read_text(encoding="utf-8")
+    assert re.findall(r"(\d+) ARC-AGI-1 training tasks with the shortest", page) == [str(len(tasks))]
+    assert len(tasks) == facts["tasks"]
     assert facts["longest_prompt"] <= 280
     assert len(facts["left_out"]) + len(tasks) == 400
 

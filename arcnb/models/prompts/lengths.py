@@ -13,7 +13,7 @@ from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.grids import N_COLORS
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.views import View
+from arcnb.arc.views import View, check_augment
 from arcnb.errors import ArcnbError, some
 from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
@@ -34,6 +34,7 @@ def longest_prompt(task: Task, prompt_format: PromptFormat, tokenizer, augment: 
     colors that are not written in equally many tokens. The order of the pairs does not. Where tokens of one
     cell depend on its neighbors' colors, as of `symbols`, this is an estimate.
     """
+    check_augment(augment)
     cost = _color_tokens(tokenizer, prompt_format.encoding)
     even = bool((cost == cost[:, :1]).all())
     order = tuple(range(len(task.train)))
@@ -75,13 +76,13 @@ def _longest_colors(shown: Task, cost: np.ndarray) -> tuple[int, ...]:
 
 
 def _measured(
-    model: ModelPath, prompt_format: PromptFormat, tasks: Sequence[Task]
+    model: ModelPath, prompt_format: PromptFormat, augment: str, tasks: Sequence[Task]
 ) -> list[tuple[str, int, int | None]]:
     tokenizer = load_tokenizer(model)
     return [
         (
             task.task_id,
-            longest_prompt(task, prompt_format, tokenizer),
+            longest_prompt(task, prompt_format, tokenizer, augment),
             len(prompt_format.completion_ids(tokenizer, task.program)) if task.program else None,
         )
         for task in tasks
@@ -89,15 +90,20 @@ def _measured(
 
 
 def prompt_lengths(
-    tasks: Sequence[Task], model: ModelPath, prompt_format: PromptFormat, workers: int = 1
+    tasks: Sequence[Task],
+    model: ModelPath,
+    prompt_format: PromptFormat,
+    workers: int = 1,
+    augment: str = "all",
 ) -> pd.DataFrame:
-    """One row a task: task_id, prompt_tokens of its longest prompt, program_tokens (NA without a program).
+    """One row a task: task_id, prompt_tokens of its longest prompt in the views that `augment` allows,
+    program_tokens (NA without a program).
 
     Measured in processes of their own, also for workers=1, so that this one need not load torch.
     """
     import pandas as pd
 
-    measure = partial(_measured, model, prompt_format)
+    measure = partial(_measured, model, prompt_format, augment)
     tasks = list(tasks)
     chunks = [tasks[start : start + 256] for start in range(0, len(tasks), 256)]
     n_processes = max(1, min(workers, len(chunks)))

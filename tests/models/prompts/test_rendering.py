@@ -211,6 +211,10 @@ def test_prompt_lengths_are_those_of_the_longest_prompt_and_say_what_fits(task, 
     ids = prompt_format().prompt_ids(load_tokenizer(small_model), task)
     longest, shortest = lengths["prompt_tokens"]
     assert longest >= len(ids) > shortest
+    plain = prompt_lengths([task], small_model, prompt_format(), augment="none")["prompt_tokens"]
+    assert plain.tolist() == [longest_prompt(task, prompt_format(), load_tokenizer(small_model), "none")]
+    with pytest.raises(ArcnbError, match="there is no augment 'geometri'; did you mean 'geometry'"):
+        prompt_lengths([task], small_model, prompt_format(), augment="geometri")
     assert lengths["program_tokens"].isna().tolist() == [True, False]
     assert length_percentiles(lengths).loc["prompt_tokens", "max"] == longest
     assert fitting_table(lengths, 1024 - shortest)["tasks that fit"].tolist() == [1, 2, 2, 2, 2]
