@@ -36,11 +36,15 @@ def commands(page):
                     yield match[1]
 
 
+def parsed(command):
+    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "&")]
+    return parser().parse_args(words[1:])
+
+
 def refusal(command):
     """Why a command would be refused; None if it would not, as far as its words tell."""
-    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "&")]
     try:
-        options = parser().parse_args(words[1:])
+        options = parsed(command)
         reference = getattr(options, "notebook", None)
         if not reference or reference.endswith((".yaml", ".ipynb")) or not hasattr(options, "parameter"):
             return None
@@ -72,6 +76,28 @@ def test_a_wrong_parameter_and_a_wrong_command_are_seen():
     assert refusal("arcnb run 03 -p n_task 4") == "no parameter n_task"
     assert refusal("arcnb run --shards 2 03") == "the command line does not take it"
     assert sum(1 for page in PAGES for _ in commands(page)) > 60
+
+
+def evaluated(page):
+    """(prediction set, its task set, the task set that it is evaluated on) of each set of a page that one of
+    its commands samples and a later one evaluates."""
+    sampled = {}
+    for line in (line for line in commands(page) if " ... " not in line):
+        options = parsed(line)
+        given = dict(getattr(options, "parameter", ()))
+        tasks = given.get("tasks", "arc-agi-1/training")
+        if getattr(options, "notebook", None) == "03":
+            sampled[options.name] = sampled[f"runs/sweeps/{options.name}/predictions"] = tasks
+        elif getattr(options, "notebook", None) == "06":
+            for one in given.get("predictions", "").split(","):
+                if one in sampled:
+                    yield one, sampled[one], tasks
+
+
+def test_predictions_are_evaluated_on_the_tasks_that_were_sampled():
+    found = [one for page in PAGES for one in evaluated(page)]
+    assert [one for one in found if one[1] != one[2]] == []
+    assert len(found) > 8
 
 
 SHELL = re.compile(
