@@ -38,14 +38,21 @@ NAMING = (
 )
 
 
-def open_sets(folders: str, names: str = "") -> dict[str, PredictionSet]:
+def open_sets(folders: str, names: str = "", trained: str = "") -> dict[str, PredictionSet]:
     """{name: prediction set} of folders, and names, separated by commas.
 
     A folder that is no set but has some in it (of adapters that were compared, say) stands for all of them.
     Names default to the folders' names: for RUN/predictions that of the run, with its time where two runs
-    are called alike. ArcnbError for what is no folder, or names that do not fit.
+    are called alike. ArcnbError for what is no folder, for names that do not fit, and for a folder of several
+    with `names` or `trained` (see `changed_by_training`): both mean the order of sets, and it has none.
     """
     paths, given = folders_of(folders), listed(names)
+    for folder in listed(folders) if names or trained else ():
+        if len(several := _sets_in(Path(folder))) > 1:
+            raise ArcnbError(
+                f"{'names' if names else 'trained'} goes by the order of prediction sets, and {folder} holds "
+                f"{len(several)}; name them in their order instead: {', '.join(map(str, several))}"
+            )
     if given and len(given) != len(paths):
         raise ArcnbError(f"{len(paths)} prediction sets but {len(given)} names")
     sets: dict[str, PredictionSet] = {}

@@ -94,7 +94,12 @@ def test_a_folder_of_compared_adapters_stands_for_their_sets(tmp_path, sets, tas
     for adapter in ("none", "lora"):
         PredictionSet(folder / adapter).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
     assert list(comparing.sets.open_sets(f"{folder},{tmp_path}/a")) == ["run/lora", "run/none", "a"]
-    assert list(comparing.sets.open_sets(str(folder), "x, y")) == ["x", "y"]
+    inner = f"{folder}/none, {folder}/lora"
+    assert list(comparing.sets.open_sets(inner, "before, after", "trained.parquet")) == ["before", "after"]
+    for ordered in ({"names": "before, after"}, {"trained": "trained.parquet"}):
+        refused = rf"{min(ordered)} goes by the order .* holds 2; .*predictions/lora"
+        with pytest.raises(ArcnbError, match=refused):
+            comparing.sets.open_sets(str(folder), **ordered)
     PredictionSet(folder).write_part([judged(tasks[0], 0, tasks[0].inputs)], 0)
     assert list(comparing.sets.open_sets(str(folder))) == ["run"], "it is a set itself"
 
