@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
+from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from tests.in_process import carried_out
@@ -122,3 +123,8 @@ def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, ru
     assert len(losses[0]) == STEPS
     weights = [load_file(one / "adapter" / "adapter_model.safetensors") for one in both]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_eval_tasks_without_programs_are_refused_by_their_name(runs, small_model):
+    with pytest.raises(ArcnbError, match=r"eval_tasks: none of 400 tasks has a program"):
+        carried_out(runs, "02", model=small_model.path, tasks="dsl*4", eval_tasks="arc-agi-1/evaluation")

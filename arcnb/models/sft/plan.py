@@ -128,7 +128,7 @@ class SftPlan(Plan):
         False, "learn reserved tasks and the evaluation sets, too, which are left out otherwise"
     )
     eval_tasks: str = option(
-        "", 'eval tasks, for the evaluation loss, left out of training: a task set; "" for none'
+        "", 'eval tasks with programs, for the evaluation loss, left out of training: a task set; "" for none'
     )
     augment_programs: bool = option(
         False, "turn and recolor RE-ARC tasks, rewriting the program; another way each time round"

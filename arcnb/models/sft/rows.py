@@ -23,7 +23,7 @@ import numpy as np
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.machine.pools import in_order
 from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
@@ -174,15 +174,20 @@ def sft_rows(
     max_length: int,
     augment: Callable[[Task, int], Task] | None = None,
     workers: int = 1,
+    called: str = "tasks",
 ) -> SftRows:
-    """Tokenised rows 0..n_rows-1 of the tasks that have a program. ArcnbError when none is left.
+    """Tokenised rows 0..n_rows-1 of the tasks that have a program. ArcnbError, with the parameter that named
+    the tasks (`called`), when none is left.
 
     augment: (task, how often it has come round) -> the task to show; it has to be picklable for workers (see
     `arcnb.synth.rearc.augmented.FreshAugmentations`).
     """
     with_program = [task for task in tasks if task.program]
     if not with_program:
-        raise ArcnbError(f"no task of {len(tasks)} has a program to learn from")
+        raise ArcnbError(
+            f"{called}: none of {number_of(len(tasks), 'task')} has a program, which the loss is of "
+            "(rearc, dsl and BARC-style rows have some)"
+        )
     builder = RowBuilder(model, prompt_format, seed, augment)
     table = RowTable(max_length, {})
     drawn = ((i, with_program[i % len(with_program)], i // len(with_program)) for i in range(n_rows))
