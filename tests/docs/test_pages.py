@@ -126,6 +126,15 @@ def test_heavy_sentences_and_words_without_a_meaning_are_seen(tmp_path, monkeypa
     assert len(prose.undefined(page, known="XYZ")) == 1
 
 
+def test_words_of_the_notebooks_are_in_the_glossary():
+    page = (DOCS / "reference/glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE)
+    known = {word for row in rows for word in row.split(", ")}
+    texts = " ".join(path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.ipynb"))
+    words = ["certainty", "episode", "headline", "outcome", "prediction", "rollout", "verdict"]
+    assert [word for word in words if word in texts.lower() and word not in known] == []
+
+
 def test_badges_say_what_pyproject_says():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pictures = {path.stem: path.read_text() for path in (DOCS / "pictures").glob("badge_*.svg")}
