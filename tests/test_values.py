@@ -103,6 +103,8 @@ def test_whatever_takes_several_paths_takes_quoted_ones(tmp_path):
         folder.mkdir()
     arms = f'x = "{odd}"[:3] + {plain}; y = {plain} + "{odd}"'
     assert parse_arms(arms) == {"x": [[(odd, 3), (plain, 0)]], "y": [[(plain, 0), (odd, 0)]]}
+    with pytest.raises(ArcnbError, match=r"plain\[:0\] of 'b' does not exist"):  # [:0] is not the whole set
+        parse_arms(f"a = {plain}; b = {plain}[:0]")
     assert list(open_sets(arm_folders(arms), 'one, "two, three"')) == ["one", "two, three"]
     assert list(parsed_recipe(f'"{odd}"*3 + dsl*2')) == [(str(odd), 3), ("dsl", 2)]
     for text in (arms, f'"{odd}", {plain}', f'"{odd}"*3 + {plain}*2'):

@@ -132,7 +132,7 @@ def test_predictions_of_another_version_of_a_task_are_left_out_and_said(tasks, p
     assert (second.rate, len(second.predictions), second.changed) == (0.0, 1, False)
     left_out = "turned: 3 tasks; predictions of another version of 1 of them are left out"
     assert left_out in Explorer(turned, predictions)._repr_mimebundle_()["text/html"]
-    assert "turned: 1 tasks, and no predictions of them; " in Explorer(turned[:1], predictions).title
+    assert "turned: 1 task, and no predictions of them; " in Explorer(turned[:1], predictions).title
 
 
 def test_with_a_kernel_it_is_alive_and_runs_an_edited_program(tasks, predictions):

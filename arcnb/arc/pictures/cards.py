@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from arcnb.arc.pictures.figures import framed
+from arcnb.errors import number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ def prediction_set_card(name: str, frame: pd.DataFrame) -> str:
     by_task = by_task.sort_values(["solved", "right"], ascending=False, kind="stable")
     statuses = frame["status"].fillna("not judged").value_counts()
     facts = " · ".join([
-        f"{len(by_task)} tasks, {int((by_task['solved'] > 0).sum())} solved",
+        f"{number_of(len(by_task), 'task')}, {int((by_task['solved'] > 0).sum())} solved",
         *(f"{escape(str(name))} {count:,}" for name, count in statuses.items()),
     ])  # fmt: skip
     titles = ["task", "predictions", "solve", "best: train grids right"]

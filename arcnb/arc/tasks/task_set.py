@@ -24,7 +24,7 @@ from arcnb.arc.tasks.json_files import (
     write_arc_json,
 )
 from arcnb.arc.tasks.task import Task, unique_ids
-from arcnb.errors import ArcnbError, nearest
+from arcnb.errors import ArcnbError, nearest, number_of
 from arcnb.machine.files import is_temporary
 from arcnb.machine.reading import is_parquet, named_errors
 
@@ -90,14 +90,16 @@ class TaskSet:
 
     def __repr__(self) -> str:
         version = f" ({self.version})" if self.version else ""
-        return f"<TaskSet {self.name}{version}: {len(self)} tasks>"
+        return f"<TaskSet {self.name}{version}: {number_of(len(self), 'task')}>"
 
     def _repr_html_(self) -> str:
         from arcnb.arc.pictures.figures import thumbnails_html
 
         first = [(task.task_id, task.train[0].input, task.train[0].output) for task in self.tasks[:_DRAWN]]
         version = f" ({self.version})" if self.version else ""
-        return thumbnails_html(f"{self.name}{version}: {len(self)} tasks", first, len(self) - _DRAWN)
+        return thumbnails_html(
+            f"{self.name}{version}: {number_of(len(self), 'task')}", first, len(self) - _DRAWN
+        )
 
 
 def load_tasks(source: str | Path) -> TaskSet:

@@ -70,7 +70,7 @@ def read_pipeline(path: Path) -> Pipeline:
     described = content.get("stages")
     if not isinstance(described, dict) or not described:
         raise ArcnbError(f"{path} must hold `stages:` with at least one stage in it")
-    name = str(content.get("name", run_name(path.stem)))
+    name = str(content.get("name") or run_name(path.stem))
     check_name(name)
     stages = {}
     for stage, description in zip(map(str, described), described.values(), strict=True):
@@ -94,7 +94,7 @@ def read_pipeline(path: Path) -> Pipeline:
     except CycleError as error:
         circle = " needs ".join(reversed(error.args[1]))
         raise ArcnbError(f"{path}: the stages wait for each other in a cycle: {circle}") from None
-    about = str(content.get("about", "")).strip()
+    about = str(content.get("about") or "").strip()
     return Pipeline(name, path, {name: stages[name] for name in _in_order(stages)}, about)
 
 

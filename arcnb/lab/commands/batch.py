@@ -97,7 +97,7 @@ def planned_sweep(options: argparse.Namespace, dry_run: bool = False) -> Sweep:
             raise ArcnbError("the shards of several parameter sets would share one output; sweep them apart")
     if not sets:
         raise ArcnbError("a sweep needs parameter sets: --grid name=value,value, --sets FILE or --shards N")
-    name = options.name or str(said.content.get("name", "")) or run_name(said.path.stem or path.stem)
+    name = options.name or str(said.content.get("name") or "") or run_name(said.path.stem or path.stem)
     every = [replace(one, values=with_runs(one.values)) for one in parameter_sets.multiplied(sets)]
     awaited = {"elsewhere": hasattr(options, "on"), "later": bool(getattr(options, "after", None))}
 

@@ -22,6 +22,7 @@ from arcnb.arc.pictures.palettes import PALETTES, palette_name
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.errors import number_of
 from arcnb.lab.explorer.entries import Entry, TaskFilter, entries
 from arcnb.lab.explorer.static import explorer_html
 from arcnb.lab.runs.manifest import RUN_DIR
@@ -55,7 +56,9 @@ class Explorer:
         self.entries = entries(tasks, sets)
         nothing = bool(sets) and not any(entry.predictions for entry in self.entries)
         changed = sum(entry.changed for entry in self.entries)
-        self.title = f"{tasks.name}: {len(tasks)} tasks" + (", and no predictions of them" if nothing else "")
+        self.title = f"{tasks.name}: {number_of(len(tasks), 'task')}" + (
+            ", and no predictions of them" if nothing else ""
+        )
         if changed:
             self.title += f"; predictions of another version of {changed} of them are left out"
         self.found = self.entries

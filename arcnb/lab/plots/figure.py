@@ -35,8 +35,15 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
 def new_figure(n_panels: int = 1) -> tuple["Figure", list[Any]]:
     """A figure with one panel, or panels two in a row, that shows itself in a notebook."""
     from matplotlib.figure import Figure as MatplotlibFigure
+    from matplotlib.text import Text
 
     class Figure(MatplotlibFigure):
+        def draw(self, renderer: Any) -> None:
+            """Names of tasks and sets are no formulas, whatever stands between two `$` in them."""
+            for text in self.findobj(Text):
+                text.set_parse_math(False)
+            super().draw(renderer)
+
         def __repr__(self) -> str:
             """What it shows, in words: the alternative text of the picture."""
             return ". ".join(filter(None, map(_told, self.axes)))

@@ -165,7 +165,8 @@ def _place(name: str) -> int:
 def news(outcome: dict[str, Any]) -> str:
     """What came out, in a line: flat numbers, of several evaluations by name, then the headline; where there
     is neither, the first numbers."""
-    told = [text for text in (summary(outcome), str(outcome.get("headline", ""))) if text]
+    headline = "".join(sign if sign.isprintable() else " " for sign in str(outcome.get("headline", "")))
+    told = [text for text in (summary(outcome), headline) if text]
     numbers = (
         f"{name} {short_text(value)}" for name, value in outcome.items() if type(value) in (int, float)
     )

@@ -14,7 +14,7 @@ from arcnb.arc.encodings import grid_encoding
 from arcnb.arc.grids import N_COLORS
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.views import View, check_augment
-from arcnb.errors import ArcnbError, some
+from arcnb.errors import ArcnbError, number_of, some
 from arcnb.machine.processes import shared_context
 from arcnb.machine.progress import progress
 from arcnb.models.prompts.format import PromptFormat
@@ -153,6 +153,6 @@ def kept_text(lengths: pd.DataFrame, max_prompt_length: int) -> str:
     kept = fitting(lengths, max_prompt_length)
     out = [task_id for task_id in lengths["task_id"] if task_id not in set(kept["task_id"])]
     tokens = kept["prompt_tokens"]
-    said = f"Kept: {len(kept)} of {len(lengths)} tasks, with prompts of {tokens.median():,.0f} tokens "
-    said += f"(median), at most {tokens.max():,}."
+    said = f"Kept: {len(kept)} of {number_of(len(lengths), 'task')}, with prompts of "
+    said += f"{tokens.median():,.0f} tokens (median), at most {tokens.max():,}."
     return said + (f" Left out, with more than {max_prompt_length:,} tokens: {some(out)}." if out else "")

@@ -104,8 +104,6 @@ def train_grpo(
         adapter_moved=has_moved(output / "adapter", adapter),
         trained=[task.task_id for task in rows.tasks],
     )
-    if not report.adapter_moved:
-        report.notes.append(report.headline)
     if dropped:
         report.notes.append(f"{dropped} eval tasks were passed over, since their prompts are too long")
     return report

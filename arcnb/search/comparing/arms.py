@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Arms = dict[str, list["pd.DataFrame"]]  # name -> one frame a seed
 
-_SOURCE = re.compile(r"(?P<folder>.+?)\s*(?:\[:(?P<first>\d+)\])?")
+_SOURCE = re.compile(r"(?P<folder>.+?)\s*(?:\[:(?P<first>[1-9]\d*)\])?")
 
 
 def parse_arms(text: str) -> dict[str, list[list[tuple[Path, int]]]]:

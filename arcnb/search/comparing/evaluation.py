@@ -15,7 +15,7 @@ from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
 from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
-from arcnb.errors import ArcnbError, short_number
+from arcnb.errors import ArcnbError, number_of, short_number
 from arcnb.search.comparing.changes import GroupChange, changes
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def headlines(frames: Mapping[str, pd.DataFrame], tasks: Counted) -> list[str]:
         distinct = frame.groupby("task_id", observed=True)["fingerprint"].nunique().sum() / max(1, n)
         held, ran = ((frame["status"] != "no_code").mean(), (frame["status"] == "ok").mean())
         sentences.append(
-            f"{name}: {solved or 'none'} of {known} tasks solved (train and test by one program{counted}); "
+            f"{name}: {solved or 'none'} of {number_of(known, 'task')} solved (train and test by one "
+            f"program{counted}); "
             f"of {n:,} completions {percent(held)} hold a program, {percent(ran)} ran with valid outputs, "
             f"{percent(distinct)} gave different outputs"
         )

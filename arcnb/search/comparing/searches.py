@@ -20,6 +20,7 @@ from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.errors import number_of
 from arcnb.machine.reading import naming, read_object
 from arcnb.programs.usage import main_library, usage_counts
 from arcnb.search.comparing.fair_comparison import PairedShares, paired_shares
@@ -167,7 +168,8 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
         padded = sum(set_submission(last, tasks, plan.submission_rule).padded.values())
         name, n_outputs = Path(plan.submission_file).name, sum(map(len, entries))
         said.append(
-            f"{name}: {len(entries)} tasks, {n_outputs} test outputs, {padded} attempts padded with [[0]]."
+            f"{name}: {number_of(len(entries), 'task')}, {number_of(n_outputs, 'test output')}, "
+            f"{number_of(padded, 'attempt')} padded with [[0]]."
         )
     return " ".join(said)
 

@@ -15,7 +15,7 @@ from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.submission import Submission, create_submission
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError, nearest
+from arcnb.errors import ArcnbError, nearest, number_of
 from arcnb.machine.reading import named_errors
 from arcnb.plans import refusals
 from arcnb.search.sampling.conditions import tasks_asked
@@ -165,7 +165,7 @@ def tasks_to_count(
     `check_versions`.
     """
     answered = check_versions(sets.values(), tasks)
-    said = f"{len(answered & set(tasks.ids))} of {len(tasks)} tasks of the set were predicted"
+    said = f"{len(answered & set(tasks.ids))} of {number_of(len(tasks), 'task')} of the set were predicted"
     asked = answered.union(*(tasks_asked(one) for one in sets.values()))
     return tasks.subset([id_ for id_ in tasks.ids if id_ in asked]) if only_predicted else tasks, said
 

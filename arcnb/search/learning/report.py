@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from arcnb.errors import number_of
 from arcnb.search.learning.journal import TIMES
 from arcnb.search.learning.learner.learner import LearningReport
 from arcnb.search.learning.lessons.lessons import Learned
@@ -105,8 +106,9 @@ class SearchReport:
         }
         times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in used.items())
         lines = [
-            f"{self.solved_train} of {self.tasks} tasks have a program that solves their train pairs, after "
-            f"{self.rounds} rounds" + (" (the time was up)" if self.out_of_time else ""),
+            f"{self.solved_train} of {number_of(self.tasks, 'task')} have a program that solves their train "
+            f"pairs, after {number_of(self.rounds, 'round')}"
+            + (" (the time was up)" if self.out_of_time else ""),
             f"made by this start: {self.completions:,} completions, {self.hindsight_tasks:,} hindsight tasks"
             + (f", {self.taught_answers:,} answers with a teacher" if self.taught_answers else "")
             + f"; {self.trainings} trainings on {self.training_rows:,} "

@@ -28,6 +28,10 @@ def test_pass_at_k_draws_percent(curve):
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["base", "refined"]
 
 
+def test_a_name_between_dollars_is_no_formula(curve):
+    assert r"$\foo$" in plots.pass_at_k({r"$\foo$": curve, "b": curve})._repr_svg_()
+
+
 def test_pass_at_k_of_nothing_is_an_empty_plot(curve):
     nothing = curve.head(0).astype(object)  # a shard that is ready before any other has written
     (axes,) = plots.pass_at_k(curve.assign(n_short=[0, 0, 2])).axes

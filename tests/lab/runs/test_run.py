@@ -380,6 +380,10 @@ def test_long_lists_are_shown_short_and_kept_whole():
     assert value_text([1, 2]) == "[1, 2]"
 
 
+def test_a_headline_is_one_line_and_changes_no_terminal():
+    assert news({"headline": "two\nlines \x1b[31mred"}) == "two lines  [31mred"
+
+
 def test_no_number_below_a_million_is_a_power_of_ten():
     numbers = {"rate": 0.25, "just": 999.7, "many": 123456, "mean": 1234.5}
     assert [short_text(value) for value in numbers.values()] == ["0.25", "1000", "123456", "1234"]
