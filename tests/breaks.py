@@ -488,8 +488,8 @@ BREAKS: list[Break] = [
     Break(
         "Sets are compared on the tasks that they share",
         "arcnb/lab/plots/comparison.py",
-        "set.intersection(*ids)",
-        "set.union(*ids)",
+        "set(versions).intersection(*(",
+        "set(versions).union(*(",
         ("tests/lab/plots/test_comparison.py::test_predictions_are_compared_on_the_tasks_they_share",),
     ),
 ]

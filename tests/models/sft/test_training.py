@@ -120,7 +120,7 @@ def test_limits_that_no_row_or_no_model_fits_are_refused(small_model, tmp_path):
 def test_tasks_without_a_program_are_counted_and_none_at_all_is_an_error(tasks, small_model):
     bare = replace(tasks[0], program=None)
     assert rows_of(TaskSet("mixed", (bare, *tasks.tasks[1:])), small_model).n_without_program == 1
-    with pytest.raises(ArcnbError, match="no task of 1 has a program"):
+    with pytest.raises(ArcnbError, match="tasks: none of 1 task has a program"):
         rows_of(TaskSet("bare", (bare,)), small_model)
 
 
