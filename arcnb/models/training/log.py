@@ -94,12 +94,13 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
                 kept = {name: value for name, value in logs.items() if name not in without} | _peak_memory()
                 with open(path, "a") as file:
                     file.write(json.dumps({"step": state.global_step, **kept}) + "\n")
-            loss = (logs or {}).get("loss", 0.0)
-            if not (math.isfinite(loss) or args.fp16):
-                raise ArcnbError(
-                    f"the loss of step {state.global_step} is {loss}, from which no training recovers: lower "
-                    f"learning_rate, which is {args.learning_rate:g}"
-                )
+            for name in ("loss", "eval_loss"):
+                value = (logs or {}).get(name, 0.0)
+                if not (math.isfinite(value) or args.fp16):
+                    raise ArcnbError(
+                        f"{name} of step {state.global_step} is {value}, from which no training recovers: "
+                        f"lower learning_rate, which is {args.learning_rate:g}"
+                    )
 
     return MetricsLog()
 

@@ -308,7 +308,7 @@ def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
 
 
 def test_a_run_whose_loss_is_no_number_says_so_and_keeps_the_checkpoint_before(train, tmp_path):
-    with pytest.raises(ArcnbError, match=r"the loss of step 2 is nan, .* learning_rate"):
+    with pytest.raises(ArcnbError, match=r"loss of step 2 is nan, .* learning_rate"):
         train(tmp_path, max_steps=3, num_iterations=2, learning_rate=1e30, save_steps=1)
     assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
 
