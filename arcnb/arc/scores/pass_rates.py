@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,8 @@ from arcnb.arc.scores.intervals import (
     resampled_weights,
     sign_flip_p,
 )
-from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, Counted, aggregate
 from arcnb.arc.seeds import rng
-from arcnb.arc.tasks.task import Task
 from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
@@ -37,9 +35,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def pass_at_k_curve(
-    frame: pd.DataFrame, seed: int = 0, task_ids: Iterable[str] | Iterable[Task] | None = None
-) -> pd.DataFrame:
+def pass_at_k_curve(frame: pd.DataFrame, seed: int = 0, task_ids: Counted | None = None) -> pd.DataFrame:
     """Columns k, mean, low, high (95%, bootstrap over tasks), n_tasks and n_short.
 
     k: powers of two up to the most predictions of a task, and that number. A task with fewer than k
@@ -104,7 +100,7 @@ def paired_difference(
     frame_b: pd.DataFrame,
     column: str = "is_correct",
     seed: int = 0,
-    task_ids: Iterable[str] | Iterable[Task] | None = None,
+    task_ids: Counted | None = None,
 ) -> PairedDifference:
     """Compare two sets of predictions task by task, in a column of `aggregate`.
 

@@ -8,7 +8,7 @@ rates of completions (`RATES`) are NaN there, and their means are over the tasks
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,10 @@ from arcnb.errors import ArcnbError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The tasks that count: tasks, or ids alone, which leave it to the scores whether test outputs are known.
+# Where these are known of some tasks only, a task without scores then counts as unsolved.
+Counted = Sequence[str] | Sequence[Task]
 
 METRIC_COLUMNS = ("task_id", "status", "error_type", "fingerprint", *SCORE_COLUMNS)
 
@@ -42,7 +46,11 @@ FAILURES = (
 )  # fmt: skip
 
 
-def aggregate(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None = None) -> pd.DataFrame:
+def ids_of(tasks: Counted) -> list[str]:
+    return [one.task_id if isinstance(one, Task) else one for one in tasks]
+
+
+def aggregate(frame: pd.DataFrame, task_ids: Counted | None = None) -> pd.DataFrame:
     """The table: index task_id, columns `TABLE_COLUMNS` in this order and then `is_correct_any`.
 
     task_ids: the tasks that count, in the order of the rows (ids, or the task set); default the tasks of the
@@ -88,7 +96,7 @@ def mean_row(table: pd.DataFrame) -> pd.Series:
     return means.rename("MEAN")
 
 
-def error_table(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None = None) -> pd.DataFrame:
+def error_table(frame: pd.DataFrame, task_ids: Counted | None = None) -> pd.DataFrame:
     """Failure rates: index task_id, columns n_preds, error_rate (any failure), then each of `FAILURES`.
 
     Denominators as in `aggregate`: all predictions of the task; 0 for a task without any, as the reference
@@ -115,7 +123,7 @@ def error_types(frame: pd.DataFrame, top: int = 20) -> pd.Series:
     return frame["error_type"].dropna().value_counts().head(top)
 
 
-def _index(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None) -> pd.Index:
+def _index(frame: pd.DataFrame, task_ids: Counted | None) -> pd.Index:
     """The ids of the tasks that count, after a check that the frame fits them."""
     import pandas as pd
 
@@ -124,7 +132,7 @@ def _index(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None)
         first = frame.loc[unjudged, "task_id"].iloc[0]
         raise ArcnbError(f"{unjudged.sum()} predictions were never judged, the first of task {first}")
     present = list(dict.fromkeys(frame["task_id"]))
-    ids = present if task_ids is None else [t.task_id if isinstance(t, Task) else t for t in task_ids]
+    ids = present if task_ids is None else ids_of(task_ids)
     strangers = set(present) - set(ids)
     if strangers:
         raise ArcnbError(
@@ -134,9 +142,7 @@ def _index(frame: pd.DataFrame, task_ids: Iterable[str] | Iterable[Task] | None)
     return pd.Index(ids, name="task_id", dtype=object)
 
 
-def _test_known(
-    frame: pd.DataFrame, ids: pd.Index, tasks: Iterable[str] | Iterable[Task] | None
-) -> np.ndarray:
+def _test_known(frame: pd.DataFrame, ids: pd.Index, tasks: Counted | None) -> np.ndarray:
     """For each task, whether its test outputs are known: from the task itself, else from its scores.
 
     A task of which nothing valid came says nothing about it and goes with the rest of the frame.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.predictions.tables import prediction_ids
-from arcnb.arc.tasks.task import Task
+from arcnb.arc.scores.tables import Counted
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import named_errors
@@ -86,7 +86,7 @@ def check_arms(text: str, tasks: TaskSet) -> None:
     check_versions(map(PredictionSet, _folders(text)), tasks)
 
 
-def read_arms(text: str, tasks: Sequence[str] | Sequence[Task]) -> Arms:
+def read_arms(text: str, tasks: Counted) -> Arms:
     """The arms' rows on these tasks (as in `table_frame`), columns TABLE_READ, `stage` and `place`, a task's
     rows from 0."""
     return {
@@ -95,9 +95,7 @@ def read_arms(text: str, tasks: Sequence[str] | Sequence[Task]) -> Arms:
     }
 
 
-def _read(
-    sources: Sequence[tuple[Path, int]], tasks: Sequence[str] | Sequence[Task], name: str
-) -> pd.DataFrame:
+def _read(sources: Sequence[tuple[Path, int]], tasks: Counted, name: str) -> pd.DataFrame:
     import pandas as pd
 
     parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from arcnb.arc.predictions.stop_rules import early_stops as early_stops  # what 
 from arcnb.arc.predictions.tables import solving
 from arcnb.arc.scores.intervals import mean_and_interval, percent, rate_text, resampled_weights
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k_curve
-from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, aggregate, error_types, mean_row
+from arcnb.arc.scores.tables import LOOSE_COLUMN, TABLE_COLUMNS, Counted, aggregate, error_types, mean_row
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task_set import TaskSet, load_tasks
 from arcnb.errors import ArcnbError, number_of, short_number
@@ -20,10 +20,6 @@ from arcnb.search.comparing.changes import GroupChange, changes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# The tasks that count: a task set, or ids alone, which leave it to the scores whether test outputs are known.
-# Where these are known of some tasks only, a task without scores then counts as unsolved.
-Counted = Sequence[str] | TaskSet
 
 # Means over a task's predictions that are too high where sampling stopped at those that were right.
 STOPPED_TOO_HIGH = tuple(

@@ -27,11 +27,10 @@ from arcnb.arc.scores.intervals import (
     sampled_sign_flip_p,
     sign_flip_p,
 )
-from arcnb.arc.scores.tables import TABLE_COLUMNS, aggregate
+from arcnb.arc.scores.tables import TABLE_COLUMNS, Counted, aggregate
 from arcnb.arc.seeds import rng
 from arcnb.errors import ArcnbError
 from arcnb.search.comparing.arms import Arms
-from arcnb.search.comparing.evaluation import Counted
 
 if TYPE_CHECKING:
     import pandas as pd

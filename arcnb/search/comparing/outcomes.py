@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
-from arcnb.arc.scores.tables import aggregate
-from arcnb.search.comparing.evaluation import Counted, curves
+from arcnb.arc.scores.tables import Counted, aggregate
+from arcnb.search.comparing.evaluation import curves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,6 +13,7 @@ from arcnb.arc.predictions.prediction_set import PredictionSet, check_set, slice
 from arcnb.arc.scores.attempts import rule_of
 from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.submission import Submission, create_submission
+from arcnb.arc.scores.tables import Counted, ids_of
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError, nearest, number_of
@@ -115,12 +116,10 @@ def _name_of(path: Path) -> str:
     return f"{path.parent.parent.name}/{path.name}" if path.parent.name == "predictions" else path.name
 
 
-def table_frame(
-    predictions: PredictionSet, tasks: Sequence[str] | Sequence[Task] | None = None
-) -> pd.DataFrame:
+def table_frame(predictions: PredictionSet, tasks: Counted | None = None) -> pd.DataFrame:
     """What tables and curves need of a set, or of some of its tasks (ids, or tasks, see `_scored`), with
     `stage` (see `with_stage`)."""
-    ids = None if tasks is None else [one.task_id if isinstance(one, Task) else one for one in tasks]
+    ids = None if tasks is None else ids_of(tasks)
     frame = with_stage(predictions.read(columns=TABLE_READ, task_ids=ids), predictions)
     return _scored(frame, predictions, [one for one in tasks or () if isinstance(one, Task)])
 

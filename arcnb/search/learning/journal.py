@@ -103,7 +103,7 @@ def drop_other_divisions(folder: Path, n_shards: int) -> None:
             steps.unlink(missing_ok=True)
     for tasks in others("hindsight/round*.parquet"):
         tasks.unlink(missing_ok=True)
-    for adapter in others("adapters/round*"):
+    for adapter in others("adapters/round*"):  # as the other processes of this division do
         shutil.rmtree(adapter, ignore_errors=True)
 
 
