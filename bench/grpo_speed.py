@@ -67,9 +67,10 @@ def tasks_of_length(model, low: int, high: int, most: int = 24) -> list:
     return found
 
 
-def part_log(path: Path):
+def part_log(path: Path, unsloth_parts: int | None = None):
     """Appends to a file of JSON lines, after each step: its parts (seconds since the last step) and the most
-    GPU memory reserved, and used, so far (GB)."""
+    GPU memory reserved, and used, so far (GB). unsloth_parts: of its passes, too, which it would else divide
+    by the memory that is free, and runs out of it."""
     import torch
     from transformers import TrainerCallback
 
@@ -101,6 +102,9 @@ def part_log(path: Path):
             setattr(owner, name, timed)
 
         def on_train_begin(self, args, state, control, optimizer=None, **kwargs):
+            if unsloth_parts is not None:
+                args.unsloth_grpo_mini_batch = unsloth_parts  # despite its name a number of parts
+
             def which() -> str:
                 return "forward" if torch.is_grad_enabled() else "old and reference"
 
@@ -181,8 +185,9 @@ def work(job: dict) -> None:
     plan = plan_of(job)
     tasks = tasks_of_length(job["model"], *job["prompt_tokens"])
     refuse(problems(plan, tasks, ()))
+    parts = job["accumulation"] if job["way"] == "unsloth" and job["accumulation"] > 1 else None
     with engine_options(**cascade):
-        train_here(plan, tasks, (), [part_log(Path(job["folder"]) / "parts.jsonl")])
+        train_here(plan, tasks, (), [part_log(Path(job["folder"]) / "parts.jsonl", parts)])
     sys.stdout.flush()
     os._exit(0)  # an engine in this process may take its time to end
 
