@@ -9,7 +9,8 @@ pass@1, pass@8, and distinct outputs among the first 8, of conversations by thei
 (95%) by bootstrap over tasks. The smallest effect is what would have been found in four of five repetitions:
 1.43 times half the width of the interval. Hours are of the steps up to that evaluation, without the engine's
 start and evaluations: where runs share a GPU, divide them among themselves. Tokens are those that the
-model wrote to train on.
+model wrote to train on. An engine in eight bits also judges in eight bits: such arms have a start of their
+own, and what is compared with another engine's arm is what each has gained.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from arcnb.rl.watching.evaluations import last_answers
 
 K = 8
 MEASURES = ("pass@1", f"any of {K}", "distinct")
+PRECISION = ("vllm.weight_dtype", "vllm.kv_cache_dtype")  # what judges a policy, too
 
 
 def measures(rows: pd.DataFrame) -> tuple[float, ...]:
@@ -73,7 +75,8 @@ def read_runs(folders: list[Path], step: int | None) -> tuple[dict[str, list[dic
         # a step that trains on samples of an earlier one has no length of its own
         lengths = [row.get("completions/mean_length", 0) for row in steps]
         tokens = np.cumsum(lengths) * answers_at_once(parameters)
-        one = {"manifest": manifest, "found": found, "times": times, "tokens": tokens}
+        engine = " ".join(parameters[name] for name in PRECISION if parameters.get(name, "auto") != "auto")
+        one = {"manifest": manifest, "found": found, "times": times, "tokens": tokens, "engine": engine}
         runs.append(one | {"folder": folder, "arm": json.dumps(parameters, sort_keys=True)})
     begun = [run for run in runs if len(run["found"]) > 1]
     step = step or min((max(run["found"]) for run in begun), default=0)
@@ -115,18 +118,22 @@ def main() -> None:
         args.json.write_text(json.dumps({run["folder"].name: run["found"] for run in every}))
     tasks = sorted(set.intersection(*(set(run["found"][at]) for run in every for at in (0, step))))
     weights = resampled_weights(len(tasks), rng(0, "kept tasks"))
-    before, after = values(every, 0, tasks), {name: values(runs, step, tasks) for name, runs in arms.items()}
+    rows, before, gained = [], {}, {}
+    for engine in sorted({run["engine"] for run in every}):
+        same = [run for run in every if run["engine"] == engine]
+        before[engine] = values(same, 0, tasks)
+        start = [f"{100 * value:.1f}" for value in before[engine].mean(axis=1)]
+        rows.append([f"before {engine}".strip(), len(same), "", "", "", *start, "", "", ""])
     print(f"{len(tasks)} tasks, evaluated before (by all {len(every)} runs) and at step {step}")
-    start = [f"{100 * value:.1f}" for value in before.mean(axis=1)]
-    rows = [["before", len(every), "", "", "", *start, "", "", ""]]
     for name, runs in arms.items():
-        gained = after[name] - before
+        after = values(runs, step, tasks)
+        gained[name] = after - before[runs[0]["engine"]]
         hours = mean(sum(run["times"][:step]) for run in runs) / 3600
         tokens = mean(run["tokens"][step - 1] for run in runs) / 1e6
-        level = [f"{100 * value:.1f}" for value in after[name].mean(axis=1)]
+        level = [f"{100 * value:.1f}" for value in after.mean(axis=1)]
         speed = f"{3600 * hours / step:.2f}" if hours else ""
-        rate = f"{len(tasks) * gained[0].mean() / hours:+.2f}" if hours else ""
-        changes = [cell(one, weights) for one in gained[:2]]
+        rate = f"{len(tasks) * gained[name][0].mean() / hours:+.2f}" if hours else ""
+        changes = [cell(one, weights) for one in gained[name][:2]]
         rows.append([name, len(runs), speed, f"{hours:.3f}", f"{tokens:.2f}", *level, *changes, rate])
     gains = [f"{one} gained, points" for one in MEASURES[:2]]
     levels = [f"{one}, %" for one in MEASURES]
@@ -134,7 +141,7 @@ def main() -> None:
     print_table(["arm", "seeds", *costs, *levels, *gains, "tasks per GPU hour"], rows)
     against = next((name for name in arms if name == args.against), next(iter(arms)))
     others = [
-        [name, *(cell(one, weights, effect=True) for one in after[name] - after[against])]
+        [name, *(cell(one, weights, effect=True) for one in gained[name] - gained[against])]
         for name in arms
         if name != against
     ]

