@@ -8,7 +8,8 @@ Ways: `trl` (TRL's GRPOTrainer), `async` (TRL's AsyncGRPOTrainer, bench/grpo_asy
 (unsloth without vLLM, where it computes a group's prompt once), `shared` (ours on policy), `lean` (ours with
 what pays: samples for four steps, the sampler's log-probabilities, a quarter of the references, half of each
 group, layer kernels if they are installed), `once` (the same with samples for one step), `ahead` (these drawn
-while the step before is learnt from), `lean_fp8` and `once_fp8` (vLLM's layers in eight bits).
+while the step before is learnt from), `lean_fp8` and `once_fp8` (vLLM's layers in eight bits), `lean_one`
+(one copy of the weights for learner and vLLM, which then needs a smaller share of the GPU).
 Each in a process of its own with a time limit. The table has seconds a step, its parts, the most memory,
 completions a second, and under it the floor: counted operations at 700 T a second (1 on a CPU), and bytes
 read at 4.8 TB a second; what `lean` leaves out is left out of its floor.
@@ -30,11 +31,13 @@ import shared_prefix
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
 GROUP = {"toy": 4}
 SHARE = 0.35
+SHARE_OF_ONE_COPY = 0.26  # the same cache, since vLLM's own 16 GB of weights are gone
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
     "lean": (12, 4, 260),
     "lean_fp8": (12, 4, 280),
+    "lean_one": (12, 4, 260),
     "once": (12, 4, 250),
     "once_fp8": (12, 4, 250),
     "ahead": (12, 4, 150),
@@ -82,6 +85,8 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
             job["vllm"] = False
         if way.endswith("_fp8") and not toy:
             job["weight_dtype"] = "fp8"
+        if way == "lean_one":
+            job |= {"shared_weights": not toy, "share": SHARE_OF_ONE_COPY}
         if way in ("once", "once_fp8", "ahead"):
             job |= {"generations": 1, "ahead": way == "ahead" and not toy}
         found.append((job, warm, limit))

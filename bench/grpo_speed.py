@@ -36,7 +36,7 @@ WAYS = ("trl", "shared", "unsloth")
 SPLIT = ("trl", "unsloth")  # whose memory grows with the tokens of a part, the GPU's or the host's
 UNSLOTH = ("unsloth", "grouped")  # the second without vLLM, since it groups prompts only then
 # With shared prompts; all but the first are of grpo_rivals.py.
-OURS = ("shared", "lean", "lean_fp8", "once", "once_fp8", "ahead")
+OURS = ("shared", "lean", "lean_fp8", "lean_one", "once", "once_fp8", "ahead")
 MORE = {
     "ahead": False,
     "weight_dtype": "auto",
