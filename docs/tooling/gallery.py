@@ -6,8 +6,8 @@
 Copies every run's page, and the index, to FOLDER/pages, without paths of this machine, with links to each
 other alone. Takes their first screens, and writes a README that shows them, says which machine each run had,
 and which page answers what. Pages of other runs stay: those of a GPU (notebooks/pipelines/gpu.yaml) are added
-by the same command, by their runs or by their .html files alone. Needs Debian's `chromium` and
-`chromium-driver`.
+by the same command, by their runs or by their .html files alone, and so get today's style, too. Needs
+Debian's `chromium` and `chromium-driver`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.pages.export import export_run
+from arcnb.lab.pages.export import export_run, page_style
 from arcnb.lab.runs.finding import find_run
 from arcnb.machine.files import write_whole
 
@@ -143,7 +143,7 @@ def write_gallery(folder: Path, pages: list[Path], index: Path | None) -> Path:
     (folder / "pages").mkdir(parents=True, exist_ok=True)
     here = {facts["folder"]: f"{name}.html" for name, facts in made.items()}
     for name, text in fresh.items():
-        write_whole(places[name], linked_here(anywhere(text), here))
+        write_whole(places[name], styled(linked_here(anywhere(text), here)))
     screens({name: places[name] for name in fresh}, folder)
     write_whole(folder / MADE, json.dumps(made, indent=1) + "\n")
     lines = ["# Pages of runs", "", ABOUT, ""]
@@ -177,11 +177,19 @@ def facts_of(page: str) -> dict[str, str]:
 
 
 def anywhere(page: str) -> str:
-    """The page without the paths of the machine that made it: work tree, runs folder, home."""
+    """The page without the paths of the machine that made it: work tree, runs folder, packages, home."""
     if root := re.search(r"<td>notebook</td><td>(/[^<]*?/)notebooks/", page):
         page = page.replace(root[1], "")
     page = re.sub(r"(?<![\w./])/[\w./-]*?/(?=\d{8}-\d{6}-)", "runs/", page)
+    page = re.sub(r"(?<![\w./])/[\w./-]*?/(?=site-packages/)", "", page)
     return re.sub(r"(?<![\w/])/(root|home/[\w.-]+)/", "~/", page)
+
+
+def styled(page: str) -> str:
+    """The page with the style sheet that pages have now; an older page may have an older one."""
+    return re.sub(
+        r"<style>.*?</style>", lambda _: f"<style>\n{page_style()}\n</style>", page, count=1, flags=re.S
+    )
 
 
 def linked_here(page: str, here: Mapping[str, str]) -> str:

@@ -130,9 +130,13 @@ def page_html(template: str, **values: Any) -> str:
 
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    css = (TEMPLATES / "report.css").read_text(encoding="utf-8") + palette_css()
     js = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    return environment.get_template(template).render(css=css, js=js, **values)
+    return environment.get_template(template).render(css=page_style(), js=js, **values)
+
+
+def page_style() -> str:
+    """The style sheet of every page."""
+    return (TEMPLATES / "report.css").read_text(encoding="utf-8") + palette_css()
 
 
 def _lighter(piece: str, whole: str) -> str:
