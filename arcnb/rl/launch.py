@@ -133,12 +133,13 @@ def _train_in_processes(
 ) -> TrainingReport:
     """Start the processes, and others after each rollback that they cannot go on from; their report. lost:
     see `launch`."""
-    seconds = 0.0
+    seconds, resumed_at = 0.0, None
     while True:
         values = one_launch(plan, plan.write(tasks, eval_tasks), environment, lost)
         seconds += values["seconds"]
+        resumed_at = values["resumed_at"] if resumed_at is None else resumed_at
         if values["status"] != ROLLED_BACK:
-            return _report(plan, values | {"seconds": seconds})
+            return _report(plan, values | {"seconds": seconds, "resumed_at": resumed_at})
         plan = replace(plan, resume="auto")
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arcnb.arc.seeds import derive_seed
-from arcnb.errors import ArcnbError, number_of
+from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import leave
@@ -36,6 +36,7 @@ from arcnb.models.training.log import (
     metrics_log,
     read_metrics,
     reporting,
+    steps_in,
     stop_printing,
 )
 from arcnb.models.training.optimizer import with_asked_optimizer
@@ -51,7 +52,8 @@ REPORT = "training.json"
 class SftReport:
     """adapter: folder of the trained LoRA, or of the whole model without LoRA.
 
-    status: "done", or "preempted": a signal came, and training again under the same output goes on.
+    status: "done", or "preempted": a signal came, and training again under the same output goes on. seconds:
+    since this start, which was at step `resumed_at`.
     """
 
     adapter: Path
@@ -59,10 +61,11 @@ class SftReport:
     seconds: float
     history: list[dict]
     status: str = "done"
+    resumed_at: int = 0
 
     def write(self, output: Path) -> None:
         """Leave it under output for `read`."""
-        saved = {"steps": self.steps, "seconds": self.seconds, "status": self.status}
+        saved = {name: getattr(self, name) for name in ("steps", "seconds", "status", "resumed_at")}
         write_whole(output / REPORT, json.dumps(saved))
 
     @classmethod
@@ -72,12 +75,17 @@ class SftReport:
         return cls(output / "adapter", **saved, history=read_metrics(output / "metrics.jsonl"))
 
     @property
+    def took(self) -> str:
+        """Its steps and seconds, see `steps_in`."""
+        return steps_in(self.steps, self.seconds, self.resumed_at)
+
+    @property
     def headline(self) -> str:
         """How far it came and where the loss went, in one sentence."""
         losses = [row["loss"] for row in self.history if "loss" in row]
         lost = f": loss {losses[0]:.2f} at first, {losses[-1]:.2f} at the end" if losses else ""
         stopped = "" if self.status == "done" else f", {self.status}"
-        return f"{number_of(self.steps, 'step')} in {self.seconds:.0f} s{lost}{stopped}."
+        return f"{self.took}{lost}{stopped}."
 
     def outcome(self) -> dict:
         """Plain values for the run's manifest."""
@@ -190,6 +198,7 @@ def _train(
         time.monotonic() - started,
         read_metrics(output / "metrics.jsonl"),
         "done" if trainer.state.global_step >= steps or limit.reached else "preempted",
+        step_of(checkpoint) if checkpoint else 0,
     )
     if trainer.is_world_process_zero():
         report.write(output)

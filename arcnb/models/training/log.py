@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, number_of
 from arcnb.machine.progress import progress
 
 # Places that a trainer can log to besides, and packages of which one has to be there.
@@ -35,6 +35,15 @@ def log_problem(report_to: str | Sequence[str] | None) -> str | None:
 def logged_as(output: Path) -> dict[str, str]:
     """Settings of transformers' trainers under which those places show a run: by its folder's name."""
     return {"run_name": output.name, "project": PROJECT}
+
+
+def steps_in(steps: int, seconds: float, resumed_at: int = 0) -> str:
+    """What a training did in its last start: `40 steps in 228 s`, `40 steps, 24 of them in 120 s`.
+
+    seconds: since that start. resumed_at: the step that it began at.
+    """
+    own = f", {max(0, steps - resumed_at)} of them" if resumed_at else ""
+    return f"{number_of(steps, 'step')}{own} in {seconds:.0f} s"
 
 
 @contextmanager

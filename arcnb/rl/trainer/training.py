@@ -103,6 +103,7 @@ def train_grpo(
         config=config,
         adapter_moved=has_moved(output / "adapter", adapter),
         trained=[task.task_id for task in rows.tasks],
+        resumed_at=step_of(resumed) if resumed else 0,
     )
     if dropped:
         report.notes.append(f"{dropped} eval tasks were passed over, since their prompts are too long")

@@ -16,6 +16,7 @@ from arcnb.arc.scores.change import NORMAL
 from arcnb.arc.scores.intervals import percent, rate_text
 from arcnb.arc.tasks.task import Task
 from arcnb.errors import number_of
+from arcnb.models.training.log import steps_in
 from arcnb.rl.watching.evaluations import Evaluations
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class TrainingReport:
     status: "done", "preempted" (a signal came; resume to go on) or "collapsed" (the guard stopped it).
     notes: sentences for whoever reads the results. config: asked against effective settings. adapter_moved:
     whether adapter/ is another than what training started from. trained: ids of the tasks that it drew from.
+    seconds: since this start, which was at step `resumed_at`.
     """
 
     adapter: Path
@@ -65,6 +67,12 @@ class TrainingReport:
     config: pd.DataFrame | None = None
     adapter_moved: bool = True
     trained: list[str] = field(default_factory=list)
+    resumed_at: int = 0
+
+    @property
+    def took(self) -> str:
+        """Its steps and seconds, see `steps_in`."""
+        return steps_in(self.steps, self.seconds, self.resumed_at)
 
     @property
     def headline(self) -> str:

@@ -151,6 +151,7 @@ def test_a_training_stopped_by_a_signal_goes_on_as_if_unbroken(plan, rows, whole
     assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
     resumed = train_sft(plan, rows, output)
     assert resumed.status == "done"
+    assert resumed.took.startswith(f"5 steps, {5 - step} of them in ")
     assert losses(resumed) == losses(whole)
     expected = weights(whole.adapter)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(resumed.adapter).items())
@@ -163,6 +164,7 @@ def test_a_training_that_is_done_is_not_trained_a_step_more(plan, rows, whole, t
     (output / "adapter" / "adapter_model.safetensors").unlink()
     again = train_sft(plan, rows, output)
     assert (again.status, again.steps, losses(again)) == ("done", 5, losses(whole))
+    assert again.took.startswith("5 steps, 0 of them in ")
     expected = weights(whole.adapter)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(again.adapter).items())
     fewer = train_sft(plan.changed({"max_steps": 3, "accept_other_settings": True}), rows, output)

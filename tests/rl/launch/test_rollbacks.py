@@ -24,7 +24,9 @@ def run(tasks, letter_model, tmp_path, monkeypatch):
             resumed.append(json.loads(path.read_text())["plan"]["resume"])
             status, interrupted = ends.pop(0)
             (tmp_path / "metrics.jsonl").touch()
-            path.with_name("report.json").write_text(json.dumps(LEFT | {"status": status}))
+            path.with_name("report.json").write_text(
+                json.dumps(LEFT | {"status": status, "resumed_at": len(resumed)})
+            )
             return interrupted
 
         monkeypatch.setattr(launching, "launch", launched)
@@ -39,6 +41,7 @@ def test_training_goes_on_from_a_rollback_in_other_processes(run):
     report, resumed = run([("rolled back", False), ("rolled back", False), ("done", False)])
     assert resumed == ["never", "auto", "auto"]
     assert (report.status, report.seconds, report.rollbacks) == ("done", 6.0, 1)
+    assert report.resumed_at == 1, "of the first launch"
 
 
 def test_an_interrupt_that_comes_after_the_rollback_ends_the_run(run):

@@ -57,6 +57,8 @@ def test_a_run_that_was_stopped_by_a_signal_goes_on_as_if_it_had_not_been(train,
 
     resumed = train(tmp_path / "broken")
     assert resumed.status == "done"
+    assert unbroken.took.startswith("5 steps in ")
+    assert resumed.took.startswith("5 steps, 3 of them in ")
     assert curve(resumed) == curve(unbroken)
     rollouts = list(PredictionSet(tmp_path / "broken" / "rollouts").iter_predictions())
     before = list(PredictionSet(unbroken.adapter.with_name("rollouts")).iter_predictions())
