@@ -56,6 +56,11 @@ def schedules() -> tuple[str, ...]:
     return enum_values("transformers/trainer_utils.py:SchedulerType")
 
 
+def optimizers() -> tuple[str, ...]:
+    """Names of transformers' optimizers; empty where it is not installed."""
+    return enum_values("transformers/training_args.py:OptimizerNames")
+
+
 def _field_of(value: ast.expr | None) -> tuple[Any, str]:
     """(default, help) of `field(default=..., metadata={"help": ...})`; None where it is no literal."""
     if not isinstance(value, ast.Call):

@@ -50,7 +50,7 @@ RESERVED = frozenset((
     "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
     "eos_token", "pad_token", "chat_template_path", "model_init_kwargs", "trust_remote_code",
     "accelerator_config", "ddp_find_unused_parameters", "eval_strategy", "save_strategy",
-    "enable_jit_checkpoint", "resume_from_checkpoint", "logging_nan_inf_filter",
+    "enable_jit_checkpoint", "resume_from_checkpoint", "logging_nan_inf_filter", "logging_strategy",
     "save_only_model",  # a second start would find nothing to go on from, and undo a finished training
 ))  # fmt: skip
 SFT_CONFIG = Library(
@@ -84,6 +84,8 @@ SFT_CONFIG = Library(
         **dict.fromkeys(("warmup_steps", "max_grad_norm", "weight_decay"), NOT_NEGATIVE),
         "learning_rate": POSITIVE,
         "lr_scheduler_type": KeysOf("arcnb.machine.library_source:schedules"),
+        "loss_type": ("nll", "dft", "chunked_nll"),
+        "optim": KeysOf("arcnb.machine.library_source:optimizers"),
     },
     free=frozenset({"logging_steps", "report_to", "save_steps", "save_total_limit"}),
 )

@@ -55,6 +55,7 @@ GRPO_CONFIG = Library(
         "vllm_max_model_length", "use_vllm", "bf16", "use_cpu", "disable_tqdm",
         "enable_jit_checkpoint", "remove_unused_columns", "resume_from_checkpoint",
         "model_init_kwargs", "accelerator_config", "save_strategy", "scale_rewards", "logging_nan_inf_filter",
+        "logging_strategy",
         # A checkpoint without its optimizer is no checkpoint of ours; there is one reward; rows depend on
         # what was learnt of earlier ones, in this process.
         "save_only_model", "reward_weights", "dataloader_num_workers", "dataloader_prefetch_factor",
@@ -77,6 +78,7 @@ GRPO_CONFIG = Library(
         ),
         "vllm_mode": ("colocate", "server"),
         "lr_scheduler_type": KeysOf("arcnb.machine.library_source:schedules"),
+        "optim": KeysOf("arcnb.machine.library_source:optimizers"),
     },
     free=frozenset({
         "save_steps", "report_to", "logging_steps", "vllm_server_base_url", "vllm_group_port",
