@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arcnb.arc.scores.intervals import RESAMPLES, interval, points, resampled_weights
+from arcnb.arc.scores.intervals import RESAMPLES, difference_text, interval, resampled_weights
 
 NORMAL = 1.96  # standard errors from the middle of a 95% interval to its ends
 # Standard errors that an effect has to measure to be seen in 80% of studies, at 5% two-sided.
@@ -40,8 +40,7 @@ class Change:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
-        ends = f"{points(self.low)} to {points(self.high)}"
-        return f"{points(self.difference)} points (95% interval {ends})"
+        return difference_text(self.difference, self.low, self.high)
 
 
 def change_over_samples(right: np.ndarray, of: np.ndarray, draws: np.random.Generator) -> Change:

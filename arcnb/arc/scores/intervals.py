@@ -47,6 +47,12 @@ def points(difference: float) -> str:
     return f"{sign}{percent(abs(difference)).rstrip('%')}"
 
 
+def difference_text(difference: float, low: float, high: float) -> str:
+    """A difference of shares and its interval: "+8.3 points (95% interval -1.2 to +18)"; see `rate_text`."""
+    range_ = "" if low == high else f" (95% interval {points(low)} to {points(high)})"
+    return f"{points(difference)} points{range_}"
+
+
 def share_text(right: int, of: int, things: str = "") -> str:
     """ "6 of 16 tasks (38%, 95% interval 18 to 61%)"; by Wilson's interval (1927) none of 16 is not never."""
     from scipy.stats import binomtest

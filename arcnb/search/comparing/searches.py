@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
-from arcnb.arc.scores.intervals import FEWEST_TASKS, points
+from arcnb.arc.scores.intervals import FEWEST_TASKS, difference_text
 from arcnb.arc.scores.pass_rates import paired_difference
 from arcnb.arc.scores.submission import SubmissionScore, score_submission
 from arcnb.arc.scores.tables import aggregate
@@ -157,10 +157,10 @@ def verdict(pairs: pd.DataFrame | None, plan: SearchPlan) -> str:
     said = []
     if pairs is not None and len(pairs):
         last = pairs.iloc[-1]
-        found, low, high = (points(last[name]) for name in ("difference", "low", "high"))
+        found = difference_text(last["difference"], last["low"], last["high"])
         enough = last["tasks"] >= FEWEST_TASKS and (last["low"] > 0 or last["high"] < 0)
         shown = "" if enough else ": no difference is shown"
-        said.append(f"Learning added {found} points (95% interval {low} to {high}) to search alone{shown}.")
+        said.append(f"Learning added {found} to search alone{shown}.")
     if plan.submission:
         entries = read_object(plan.submission_file).values()
         # The file does not tell padding from an answer that is [[0]].

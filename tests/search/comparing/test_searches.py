@@ -81,6 +81,9 @@ def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(se
     apart = comparison.paired_curve(*of_b, ["b"], [6])
     assert comparison.verdict(apart, PLAN).endswith("no difference is shown."), "by one task"
     assert comparison.verdict(apart.assign(tasks=6), PLAN).endswith("to search alone.")
+    alike = comparison.paired_curve(frames["alone"], frames["alone"], IDS, [6])
+    expected = "Learning added 0 points to search alone: no difference is shown."
+    assert comparison.verdict(alike, PLAN) == expected, "an interval without width would look like certainty"
     assert comparison.verdict(None, PLAN) == ""
 
 
