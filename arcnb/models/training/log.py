@@ -79,9 +79,9 @@ def reporting(output: Path, report_to: str | Sequence[str] | None) -> Iterator[N
 def metrics_log(path: Path, without: Sequence[str] = ()):
     """A trainer callback: shows progress and appends every log to path as `{"step": ..., name: value}`.
 
-    without: names to leave out. Of several processes only the first shows and writes. A loss that is no
-    finite number ends the training with an ArcnbError, before weights of it are saved. In float16 it does
-    not: a step whose gradients overflow is not made.
+    without: names to leave out. Of several processes only the first shows and writes. Weights or a
+    loss that are no finite numbers end the training with an ArcnbError, before they are saved. In float16 a
+    loss does not: a step whose gradients overflow is not made.
     """
     from transformers import TrainerCallback
 
@@ -90,9 +90,11 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
             if state.is_world_process_zero:
                 self.bar = progress(None, "training", state.max_steps, "step", done=state.global_step)
 
-        def on_step_end(self, args, state, control, **kwargs):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
             if state.is_world_process_zero:
                 self.bar.update(1)
+            if not _finite(model):
+                raise beyond_recovery("a trained weight", "no finite number", args, state)
 
         def on_train_end(self, args, state, control, **kwargs):
             if state.is_world_process_zero:
@@ -106,12 +108,25 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
             for name in ("loss", "eval_loss"):
                 value = (logs or {}).get(name, 0.0)
                 if not (math.isfinite(value) or args.fp16):
-                    raise ArcnbError(
-                        f"{name} of step {state.global_step} is {value}, from which no training recovers: "
-                        f"lower learning_rate, which is {args.learning_rate:g}"
-                    )
+                    raise beyond_recovery(name, str(value), args, state)
 
     return MetricsLog()
+
+
+def _finite(model) -> bool:
+    """Whether all trained weights are finite numbers; of ZeRO-3 those that this process has whole."""
+    import torch
+
+    trained = [weight.detach() for weight in model.parameters() if weight.requires_grad]
+    return bool(torch.stack([weight.isfinite().all() for weight in trained]).all())
+
+
+def beyond_recovery(name: str, value: str, args, state) -> ArcnbError:
+    """What ends a training whose numbers are lost; args, state: of a transformers trainer."""
+    return ArcnbError(
+        f"{name} of step {state.global_step} is {value}, from which no training recovers: "
+        f"lower learning_rate, which is {args.learning_rate:g}"
+    )
 
 
 def _peak_memory() -> dict[str, float]:

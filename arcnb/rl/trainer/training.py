@@ -21,7 +21,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.lora.compatibility import WEIGHTS
 from arcnb.models.registry import load_tokenizer, resolve_adapter, resolve_model
 from arcnb.models.training.checkpoints import checkpoint_to_resume, naming_what_is_whole, step_of
-from arcnb.models.training.log import read_metrics, reporting
+from arcnb.models.training.log import beyond_recovery, read_metrics, reporting
 from arcnb.models.training.preemption import Stop, listen, saving_on_signals
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
@@ -82,7 +82,7 @@ def train_grpo(
     with saving_on_signals(), reporting(output, settings["report_to"]):
         trainer, config = make_trainer(parts, callbacks)
         try:
-            with naming_what_is_whole(output, trainer), _naming_server(plan):
+            with naming_what_is_whole(output, trainer), _naming_server(plan), _naming_overflow(trainer):
                 status, seconds = _train(trainer, state, resumed)
         finally:
             if close := getattr(getattr(trainer, "vllm_generation", None), "close", None):
@@ -108,6 +108,17 @@ def train_grpo(
     if dropped:
         report.notes.append(f"{dropped} eval tasks were passed over, since their prompts are too long")
     return report
+
+
+@contextmanager
+def _naming_overflow(trainer) -> Iterator[None]:
+    """Where transformers samples, the first to see logits that are no numbers is torch's draw of a token."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "probability tensor contains" not in str(error):
+            raise
+        raise beyond_recovery("a probability", "no number", trainer.args, trainer.state) from error
 
 
 @contextmanager

@@ -307,10 +307,16 @@ def test_one_round_of_sampling_can_serve_several_steps(train, tmp_path):
     assert len({row.seed for row in rollouts}) == 6, "every group is of a row of its own"
 
 
-def test_a_run_whose_loss_is_no_number_says_so_and_keeps_the_checkpoint_before(train, tmp_path):
-    with pytest.raises(ArcnbError, match=r"loss of step 2 is nan, .* learning_rate"):
+def test_a_run_whose_weights_are_no_numbers_says_so_and_keeps_the_checkpoint_before(train, tmp_path):
+    with pytest.raises(ArcnbError, match=r"a trained weight of step 2 is no finite number, .* learning_rate"):
         train(tmp_path, max_steps=3, num_iterations=2, learning_rate=1e30, save_steps=1)
     assert newest_complete(tmp_path / "checkpoints").name == "checkpoint-1"
+
+
+def test_a_policy_that_overflows_cannot_be_sampled_and_says_so(train, tmp_path):
+    with pytest.raises(ArcnbError, match=r"a probability of step 1 is no number, .* learning_rate"):
+        train(tmp_path, max_steps=3, learning_rate=1e30)
+    assert not (tmp_path / "adapter").exists()
 
 
 def test_the_best_checkpoint_cannot_be_gone_back_to_without_evaluation(train, tmp_path):
