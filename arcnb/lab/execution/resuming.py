@@ -17,6 +17,7 @@ from arcnb.errors import ArcnbError, reason
 from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
+from arcnb.lab.runs.heartbeat import HEARTBEAT
 from arcnb.lab.runs.manifest import JOB, cause, locked, working_folder, write_manifest
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.provenance import notebook_record
@@ -92,6 +93,10 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = Fal
                     copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
                 except OSError as refused:
                     raise ArcnbError(f"{copy} cannot be put aside: {reason(refused)}") from None
+        with contextlib.suppress(
+            OSError
+        ):  # by the last attempt's, this one would look dead from elsewhere
+            (run.path / HEARTBEAT).unlink()
         before = (manifest["notebook"] or {}).get("sha256")
         fresh = fresh_attempt("engine") | provenance.surroundings()
         fresh |= {"notebook": record, "parameters": dict(values), "waits_for": None}

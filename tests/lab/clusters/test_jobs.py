@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,13 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
-from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
+from arcnb.lab.clusters.tools import ENDED, RUNNING, WAITING, JobState
 from arcnb.lab.commands import cluster
+from arcnb.lab.execution.resuming import reopen
+from arcnb.lab.runs import provenance
 from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.heartbeat import HEARTBEAT
 from arcnb.lab.runs.manifest import cause, write_manifest
-from arcnb.lab.runs.provenance import surroundings
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import new_run
 from arcnb.machine.processes import process_identity
@@ -310,7 +313,7 @@ def test_what_a_pipelines_file_says_is_refused_as_it_was_written(given, notebook
     ],
 )
 def test_what_a_resumed_run_would_not_take_is_refused_as_it_was_written(given, path, tool, capsys):
-    run = queue_run("early", path, {"n": 3}, surroundings())
+    run = queue_run("early", path, {"n": 3}, provenance.surroundings())
     tool("sbatch", "echo 7")
     assert cli.main(["submit", "--on", "slurm", "--resume", "early", *given]) == 2
     said = "arcnb: a resumed run has its notebook, name and parameters already; leave out "
@@ -564,3 +567,28 @@ def test_waiting_runs_are_cancelled_before_one_that_runs_makes_room_for_them(mon
     monkeypatch.setattr(cluster, "_cancel_here", lambda run: told.append(run.name))
     assert cli.main(["cancel", "first", "second"]) == 0
     assert told == ["second", "first"]
+
+
+FAR = process_identity() | {"host": "node7"}
+
+
+def test_a_run_that_goes_on_after_its_node_died_is_running(path):
+    """As the login node sees it, before its kernel has a heartbeat."""
+    run = new_run("again", {"n": 3}, provenance.notebook_record(path), "engine")
+    run.update(process=FAR)
+    (run.path / HEARTBEAT).write_text('{"time": "then"}')
+    os.utime(run.path / HEARTBEAT, (0, 0))
+    assert run.status == "killed"
+    reopen(run, path, {"n": 3})
+    run.update(process=FAR)
+    assert run.status == "running"
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, "running"), (60, "killed")])
+def test_a_run_that_began_after_its_scheduler_was_asked_is_running(age, expected):
+    run = new_run("late")
+    run.update(process=FAR, job="slurm 7")
+    written = time.time() - age
+    os.utime(run.path / "manifest.json", (written, written))
+    status.settle(run, "slurm 7", JobState(WAITING, "PENDING"))
+    assert run.manifest["status"] == expected
