@@ -93,9 +93,7 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = Fal
                     copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
                 except OSError as refused:
                     raise ArcnbError(f"{copy} cannot be put aside: {reason(refused)}") from None
-        with contextlib.suppress(
-            OSError
-        ):  # by the last attempt's, this one would look dead from elsewhere
+        with contextlib.suppress(OSError):  # by the last attempt's, this one would look dead from elsewhere
             (run.path / HEARTBEAT).unlink()
         before = (manifest["notebook"] or {}).get("sha256")
         fresh = fresh_attempt("engine") | provenance.surroundings()
