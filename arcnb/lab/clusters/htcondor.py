@@ -112,12 +112,15 @@ def cancel(tasks: Sequence[str]) -> None:
 
 
 def _newest(ads: Iterable[Mapping[str, Any]], tasks: Mapping[str, str]) -> dict[str, JobState]:
-    """The newest task of each run folder among these."""
+    """The newest task of each run folder among these. Of a DAG those behind its own number: others are of an
+    earlier job of the run."""
     found: dict[str, tuple[int, JobState]] = {}
     for job in ads:
         folder, task = job["ArcnbRun"], f"{job['ClusterId']}.{job['ProcId']}"
         wanted = tasks.get(folder)
         if wanted is None or (" " not in wanted and wanted != task):
+            continue
+        if " " in wanted and job["ClusterId"] < int(wanted.split()[0]):
             continue
         if folder not in found or job["ClusterId"] > found[folder][0]:
             found[folder] = (job["ClusterId"], _state(job, task))

@@ -1,6 +1,7 @@
 """Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -386,6 +387,16 @@ def test_htcondor_is_asked_for_the_jobs_of_all_users(tool, tmp_path):
     htcondor.states({str(tmp_path): "7 (DAG)"})
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[0] for line in asked] == ["-allusers", "-allusers"]
+
+
+def test_a_stage_of_a_dag_is_not_told_of_by_an_earlier_job_of_its_run(tool, tmp_path):
+    folder = str(tmp_path / "data")
+    ended = {"ClusterId": 5, "ProcId": 0, "JobStatus": 4, "ExitCode": 1, "ArcnbRun": folder}
+    tool("condor_q", """case "$*" in *-constraint*) ;; *) echo '[{"ClusterId": 9, "ProcId": 0}]' ;; esac""")
+    tool("condor_history", f"echo '{json.dumps([ended])}'")
+    assert htcondor.states({folder: "9 (DAG)"})[folder].text == "waits in its DAG"
+    tool("condor_history", f"echo '{json.dumps([ended, ended | {'ClusterId': 10}])}'")
+    assert htcondor.states({folder: "9 (DAG)"})[folder].task == "10.0"
 
 
 def test_a_manifest_that_cannot_be_written_concerns_its_own_line(tool, monkeypatch, capsys):
