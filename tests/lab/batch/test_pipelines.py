@@ -171,6 +171,25 @@ def test_an_unknown_artifact_is_named_when_its_stage_is_done(file, capsys):
     assert len(list_runs()) == 1
 
 
+@pytest.mark.parametrize("changes", ["parameters", "notebook"])
+def test_a_stage_that_went_on_with_something_else_is_not_done(changes, notebook, tmp_path, capsys):
+    parameters = "n = 3  # how many\naccept_other_settings = False  # in what is resumed\n"
+    path = notebook("assert n > 3", "run.record({'n': n})", name="c", parameters=parameters)
+    before = path.read_text()
+    (tmp_path / "road.yaml").write_text("stages: {one: {notebook: c.ipynb}}\n")
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml")]) == 1
+    resume = ["run", "--resume", "road-one"]
+    if changes == "notebook":
+        path.write_text(before.replace("assert n > 3", "assert n > 2"))
+    else:
+        resume += ["-p", "n", "9", "-p", "accept_other_settings", "true"]
+    assert cli.main(resume) == 0
+    path.write_text(before)
+    capsys.readouterr()
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run"]) == 0
+    assert "would run  changed since " in capsys.readouterr().out
+
+
 def test_fingerprints_follow_content_and_not_folders(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name / "deep").mkdir(parents=True)

@@ -590,7 +590,7 @@ def test_a_run_that_goes_on_after_its_node_died_is_running(path):
     (run.path / HEARTBEAT).write_text('{"time": "then"}')
     os.utime(run.path / HEARTBEAT, (0, 0))
     assert run.status == "killed"
-    reopen(run, path, {"n": 3})
+    reopen(run, path, {"n": 3}, {})
     run.update(process=FAR)
     assert run.status == "running"
 
