@@ -33,6 +33,12 @@ def submit(options: argparse.Namespace) -> int:
     """`arcnb submit`: queue the runs, write the submit files, hand them to the scheduler."""
     submitting.scheduler_named(options.on)
     given = job_options(options)
+    # Of two that send the same at once, the second finds it sent.
+    with contextlib.nullcontext() if options.dry_run else queueing.alone():
+        return _submit(options, given)
+
+
+def _submit(options: argparse.Namespace, given: dict[str, Any]) -> int:
     if options.resume:
         _refuse_for_resumed(options)
         resumed = named(options.resume)
@@ -63,8 +69,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         run = queueing.foreseen_run(name)
     else:
-        with queueing.taken("" if options.again else options.name):  # by two at once
-            run = queueing.queue_run(name, path, values, provenance.surroundings())
+        run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], path, lambda: queueing.withdraw([run]), name)
 
 

@@ -171,6 +171,15 @@ def test_an_unknown_artifact_is_named_when_its_stage_is_done(file, capsys):
     assert len(list_runs()) == 1
 
 
+def test_of_two_that_start_at_once_one_runs_a_stage(file, start):
+    path = file({"data": stages()["data"]})
+    both = [start("pipeline", path), start("pipeline", path)]
+    for process in both:
+        process.communicate(timeout=120)
+    assert 0 in {process.returncode for process in both}
+    assert [run.status for run in list_runs()] == ["done"]
+
+
 @pytest.mark.parametrize("changes", ["parameters", "notebook"])
 def test_a_stage_that_went_on_with_something_else_is_not_done(changes, notebook, tmp_path, capsys):
     parameters = "n = 3  # how many\naccept_other_settings = False  # in what is resumed\n"

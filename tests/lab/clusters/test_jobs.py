@@ -282,6 +282,29 @@ def test_an_interrupted_submission_leaves_no_job_and_no_run(notebook, tmp_path, 
     assert list_runs() == []
 
 
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (["road.yaml"], "stage 'one' is under way already"),
+        (["a.ipynb", "--grid", "n=1,2", "--name", "many"], "nothing is left to submit"),
+        (["--resume", "early"], "nothing is left to submit"),
+    ],
+)
+def test_two_that_submit_the_same_at_once_submit_it_once(
+    what, told, notebook, tmp_path, tool, start, monkeypatch
+):
+    path = notebook("run.record({'n': n})", name="a")
+    queue_run("early", path, {"n": 3}, provenance.surroundings())
+    (tmp_path / "road.yaml").write_text("stages: {one: {notebook: a.ipynb}}\n")
+    tool("sbatch", f"echo x >> {tmp_path}/asked; sleep 1; echo 7")
+    tool("scontrol", "exit 1")
+    monkeypatch.chdir(tmp_path)
+    both = [start("submit", "--on", "slurm", *what) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert sum(told in error for error in errors) == 1
+    assert (tmp_path / "asked").read_text() == "x\n"
+
+
 def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "r `touch PWNED`"))
     for scheduler in ("slurm", "htcondor"):
