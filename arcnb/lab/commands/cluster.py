@@ -53,6 +53,7 @@ def _submit(options: argparse.Namespace, given: dict[str, Any]) -> int:
         refuse_stages(pipeline, note, elsewhere=True)
         return stage_jobs.submit_pipeline(options.on, pipeline, given, options.dry_run, note)
     if options.grid or options.sets or options.shards is not None:
+        _refuse_given(options, {"again": "--again"}, "a sweep goes on in its runs, or takes another --name")
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options, options.dry_run)
         fresh = [member.run for member in planned.members if member.run.path not in before]

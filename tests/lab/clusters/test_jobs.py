@@ -348,6 +348,12 @@ def test_what_a_resumed_run_would_not_take_is_refused_as_it_was_written(given, p
     assert run.manifest["waits_for"] == "slurm 7"
 
 
+def test_a_sweep_has_no_second_runs_of_its_sets(path, capsys):
+    assert dry_run(path, "slurm", "--grid", "n=1,2", "--again") == 2
+    said = "arcnb: a sweep goes on in its runs, or takes another --name; leave out --again\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
     tool("condor_submit_dag", "echo submitted to cluster 5")
     notebook("run.record({'n': n})", name="a")
