@@ -103,9 +103,13 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
                 waiting.clear()
             alive = [run for run, _, _ in group.working]
             for name, run in list(running.items()):
-                status, why = run.verdict()
+                try:
+                    status, why = run.verdict()
+                    problem = f"{run.path} {status}" + (f" at {why}" if why else "")
+                except ArcnbError as error:  # removed or broken: the others go on
+                    status, problem = "unreadable", str(error)
                 if status != "done" and run not in alive:
-                    report.problems[name] = f"{run.path} {status}" + (f" at {why}" if why else "")
+                    report.problems[name] = problem
                 if status == "done" or run not in alive:
                     del running[name]
     report.stopped_by = next(iter(group.received), None)

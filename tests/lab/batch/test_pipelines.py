@@ -13,6 +13,7 @@ from arcnb.lab.notebooks import files
 from arcnb.lab.runs import fingerprints
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.run import new_run
+from tests.lab.watching import wait_for
 
 MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
 USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"
@@ -169,6 +170,23 @@ def test_an_unknown_artifact_is_named_when_its_stage_is_done(file, capsys):
     assert cli.main(["pipeline", str(file(described))]) == 1
     assert f"is not in the outcome of {run.path.name}; did you mean 'made'?" in capsys.readouterr().err
     assert len(list_runs()) == 1
+
+
+def test_a_stage_whose_folder_is_gone_fails_alone(notebook, tmp_path, runs_root, start):
+    wait = "import time\n(run.path / 'ready').touch()\nwhile not (run.path.parent / 'go').exists():"
+    notebook(f"{wait}\n    time.sleep(0.1)", "run.record({'n': n})", name="a")
+    beside = {"notebook": "a.ipynb", "job": {"gpus": 0}}
+    described = {"lost": beside, "kept": beside, "behind": beside | {"after": "lost"}}
+    (tmp_path / "road.yaml").write_text(json.dumps({"stages": described}))
+    process = start("pipeline", tmp_path / "road.yaml")
+    wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 2)
+    shutil.rmtree(newest("road-lost").path)
+    (runs_root / "go").touch()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert [(run.name, run.status) for run in list_runs()] == [("road-kept", "done")]
+    assert "is not a run folder: it holds no manifest.json\n" in errors
+    assert "stage 'behind': not run: it needs lost\n" in errors
 
 
 def test_of_two_that_start_at_once_one_runs_a_stage(file, start):
