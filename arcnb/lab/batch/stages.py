@@ -13,7 +13,7 @@ from arcnb.lab.runs.finding import runs_called
 from arcnb.lab.runs.fingerprints import differences, run_inputs
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.provenance import notebook_record
-from arcnb.lab.runs.queueing import queue_run
+from arcnb.lab.runs.queueing import alone, queue_run
 from arcnb.lab.runs.run import Run
 
 
@@ -103,9 +103,13 @@ def run_stages(pipeline: Pipeline, again: Collection[str], tell: Callable[[str],
                 waiting.clear()
             alive = [run for run, _, _ in group.working]
             for name, run in list(running.items()):
-                status, why = run.verdict()
+                try:
+                    status, why = run.verdict()
+                    problem = f"{run.path} {status}" + (f" at {why}" if why else "")
+                except ArcnbError as error:  # removed or broken: the others go on
+                    status, problem = "unreadable", str(error)
                 if status != "done" and run not in alive:
-                    report.problems[name] = f"{run.path} {status}" + (f" at {why}" if why else "")
+                    report.problems[name] = problem
                 if status == "done" or run not in alive:
                     del running[name]
     report.stopped_by = next(iter(group.received), None)
@@ -137,13 +141,14 @@ def _begun(
 
 def _stage_run(pipeline: Pipeline, stage: Stage, runs: Mapping[str, Run], again: bool) -> tuple[Run, str]:
     inputs = stage_inputs(pipeline, stage, runs)
-    run, remark = earlier_run(pipeline, stage, inputs)
-    if run is not None and not (again and run.status == "done"):
-        return run, remark
-    needed = {name: runs[name] for name in stage.needs}
     surroundings = provenance.surroundings()
-    name = pipeline.run_name(stage.name)
-    return queue_run(name, stage.notebook, stage.written, surroundings, needed, inputs), remark
+    with alone():
+        run, remark = earlier_run(pipeline, stage, inputs)
+        if run is not None and not (again and run.status == "done"):
+            return run, remark
+        needed = {name: runs[name] for name in stage.needs}
+        name = pipeline.run_name(stage.name)
+        return queue_run(name, stage.notebook, stage.written, surroundings, needed, inputs), remark
 
 
 def _other_code(run: Run) -> str:

@@ -6,7 +6,7 @@ of a DAG gets its number long after the DAG was handed in.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ _ATTRIBUTES = (
     "ClusterId,ProcId,JobStatus,HoldReason,RemoveReason,RemoteHost,LastRemoteHost,NumJobStarts,"
     "ExitCode,ExitBySignal,ExitSignal,ArcnbRun"
 )
+_OURS = "ArcnbRun =!= undefined"
 HISTORY_JOBS = 2000  # how far back finished tasks are looked for
 
 
@@ -73,35 +74,53 @@ def submit_dag(path: Path, text: str) -> str:
 
 def states(tasks: Mapping[str, str]) -> dict[str, JobState]:
     """run folder -> state, of `tasks`: run folder -> task, or "7 (DAG)" for a task of that DAG."""
-    query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", "ArcnbRun =!= undefined")
-    found = _read(call(NAME, "condor_q", "-allusers", *query), tasks)
+    unmade = _unmade(tasks.values())  # asked first: what is made in the meantime is found in the queue
+    query = ("-json", "-attributes", _ATTRIBUTES, "-constraint", _OURS)
+    found = _newest(_ads("condor_q", "-allusers", *query), tasks)
     missing = {folder: task for folder, task in tasks.items() if folder not in found}
     if missing:
-        ended = _read(call(NAME, "condor_history", *query, "-limit", str(HISTORY_JOBS)), missing)
+        ended = _newest(_ads("condor_history", *query, "-limit", str(HISTORY_JOBS)), missing)
         dags = {task.split()[0] for folder, task in missing.items() if folder not in ended and " " in task}
-        alive = _dags_in_queue(dags)
+        alive = {str(job["ClusterId"]) for job in _in_queue(dags)}
         for folder, task in missing.items():
             if folder in ended:
                 found[folder] = ended[folder]
+            elif task in unmade:
+                found[folder] = JobState(WAITING, "waits until others of its job have ended")
             elif task.split()[0] in alive:
                 found[folder] = JobState(WAITING, "waits in its DAG")
     return found
 
 
 def cancel(tasks: Sequence[str]) -> None:
-    """Tasks, or whole DAGs for tasks that have no number yet."""
+    """Tasks, or whole DAGs for tasks that have no number yet. What HTCondor has not made yet it removes with
+    the whole job alone, and would start once the others are gone."""
     names = list(dict.fromkeys(task.split()[0] for task in tasks))
+    unmade = _unmade(tasks)
+    for job in {name.partition(".")[0] for name in names if name in unmade}:
+        there = {f"{job}.{ad['ProcId']}" for ad in _in_queue({job})}
+        left = there | {task for task in unmade if task.partition(".")[0] == job}
+        if not left <= set(names):
+            raise SchedulerError(
+                f"HTCondor makes some tasks of {job} only when others have ended (at_once), and until then "
+                "cancels all of them or none; cancel the whole sweep",
+                refused=True,
+            )
+        names = [name for name in names if name not in left] + [job]
     for start in range(0, len(names), 500):
         call(NAME, "condor_rm", *names[start : start + 500], refused="HTCondor did not remove")
 
 
-def _read(answer: str, tasks: Mapping[str, str]) -> dict[str, JobState]:
-    """The newest task of each run folder among these."""
+def _newest(ads: Iterable[Mapping[str, Any]], tasks: Mapping[str, str]) -> dict[str, JobState]:
+    """The newest task of each run folder among these. Of a DAG those behind its own number: others are of an
+    earlier job of the run."""
     found: dict[str, tuple[int, JobState]] = {}
-    for job in json.loads(answer) if answer.strip() else []:
+    for job in ads:
         folder, task = job["ArcnbRun"], f"{job['ClusterId']}.{job['ProcId']}"
         wanted = tasks.get(folder)
         if wanted is None or (" " not in wanted and wanted != task):
+            continue
+        if " " in wanted and job["ClusterId"] < int(wanted.split()[0]):
             continue
         if folder not in found or job["ClusterId"] > found[folder][0]:
             found[folder] = (job["ClusterId"], _state(job, task))
@@ -130,8 +149,27 @@ def _number(pattern: str, answer: str) -> str:
     raise SchedulerError(f"HTCondor's answer has no job number: {' '.join(answer.split())[:300]!r}")
 
 
-def _dags_in_queue(numbers: set[str]) -> set[str]:
-    if not numbers:
+def _ads(tool: str, *arguments: str) -> list[dict[str, Any]]:
+    answer = call(NAME, tool, *arguments)
+    return json.loads(answer) if answer.strip() else []
+
+
+def _in_queue(jobs: Iterable[str]) -> list[dict[str, Any]]:
+    """The tasks of these jobs that the queue has."""
+    numbers = sorted(jobs)
+    attributes = ("-json", "-attributes", "ClusterId,ProcId")
+    return _ads("condor_q", "-allusers", *attributes, *numbers) if numbers else []
+
+
+def _unmade(tasks: Iterable[str]) -> set[str]:
+    """Tasks that HTCondor has promised and will make when there is room for them among those of `at_once`:
+    until then neither its queue nor its history has them. Nobody is asked where all of these are of DAGs."""
+    if all(" " in task for task in tasks):
         return set()
-    answer = call(NAME, "condor_q", "-allusers", "-json", "-attributes", "ClusterId", *sorted(numbers))
-    return {str(job["ClusterId"]) for job in (json.loads(answer) if answer.strip() else [])}
+    attributes = "ClusterId,JobMaterializeNextProcId,TotalSubmitProcs"
+    ads = _ads("condor_q", "-allusers", "-factory", "-json", "-attributes", attributes, "-constraint", _OURS)
+    return {
+        f"{ad['ClusterId']}.{number}"
+        for ad in ads
+        for number in range(ad.get("JobMaterializeNextProcId", 0), ad["TotalSubmitProcs"])
+    }

@@ -18,8 +18,9 @@ from arcnb.lab.batch.workers import LOG
 from arcnb.lab.clusters.submitting import SCHEDULERS, elsewhere, read_record
 from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState, SchedulerError, owner
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
-from arcnb.lab.runs.manifest import cause, locked, now, write_manifest
+from arcnb.lab.runs.manifest import MANIFEST, cause, locked, now, write_manifest
 from arcnb.lab.runs.run import Run, stopped_early
+from arcnb.machine.files import age_of
 from arcnb.machine.processes import is_alive
 
 WRITING = "writing the page"  # of a run that is done: its job's last seconds
@@ -129,9 +130,11 @@ def settle(run: Run, task: str, state: JobState | None) -> None:
     with locked(run.path):
         manifest = run.manifest
         if manifest["status"] == "running" and manifest["job"] == task:
-            beat = read_heartbeat(run.path)
-            if is_alive(manifest["process"]) or (beat and beat["age"] < SETTLING_SECONDS):
+            beat, alive = read_heartbeat(run.path), is_alive(manifest["process"])
+            if alive or (beat and beat["age"] < SETTLING_SECONDS):
                 return  # it is just writing its end
+            if alive is None and age_of(run.path / MANIFEST) < SETTLING_SECONDS:
+                return  # it began after the scheduler was asked
             seen = f"last heartbeat {beat['time']}" if beat else "no heartbeat left"
             where = manifest["process"]["host"]
             if manifest["stop"]:  # the scheduler did not wait for the end to be written

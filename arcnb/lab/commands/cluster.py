@@ -33,6 +33,12 @@ def submit(options: argparse.Namespace) -> int:
     """`arcnb submit`: queue the runs, write the submit files, hand them to the scheduler."""
     submitting.scheduler_named(options.on)
     given = job_options(options)
+    # Of two that send the same at once, the second finds it sent.
+    with contextlib.nullcontext() if options.dry_run else queueing.alone():
+        return _submit(options, given)
+
+
+def _submit(options: argparse.Namespace, given: dict[str, Any]) -> int:
     if options.resume:
         _refuse_for_resumed(options)
         resumed = named(options.resume)
@@ -47,6 +53,7 @@ def submit(options: argparse.Namespace) -> int:
         refuse_stages(pipeline, note, elsewhere=True)
         return stage_jobs.submit_pipeline(options.on, pipeline, given, options.dry_run, note)
     if options.grid or options.sets or options.shards is not None:
+        _refuse_given(options, {"again": "--again"}, "a sweep goes on in its runs, or takes another --name")
         before = {run.path for run in list_runs()}
         planned = planned_sweep(options, options.dry_run)
         fresh = [member.run for member in planned.members if member.run.path not in before]
@@ -63,8 +70,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         run = queueing.foreseen_run(name)
     else:
-        with queueing.taken("" if options.again else options.name):  # by two at once
-            run = queueing.queue_run(name, path, values, provenance.surroundings())
+        run = queueing.queue_run(name, path, values, provenance.surroundings())
     return _submit_runs(options, given, [run], path, lambda: queueing.withdraw([run]), name)
 
 

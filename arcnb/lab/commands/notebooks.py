@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
             note(f"{earlier.path} is done, there is nothing to resume")
             print(earlier.path)
             return 0
-        given, more = resuming.kept_values(earlier, changed, declared[path.stem]), bool(changed)
+        given = resuming.kept_values(earlier, changed, declared[path.stem])
         if options.dry_run:
-            resuming.refuse_busy(earlier, more)
+            resuming.refuse_busy(earlier, bool(changed))
             return _foreseen(path, given, {}, earlier.path)
-        if resuming.reopen(earlier, path, given, more):
+        if resuming.reopen(earlier, path, given, changed):
             note(f"arcnb: {path.name} has changed since {earlier.path.name} was started")
         current = earlier
     else:

@@ -17,6 +17,7 @@ from arcnb.errors import ArcnbError, reason
 from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs import provenance
 from arcnb.lab.runs.fingerprints import run_inputs
+from arcnb.lab.runs.heartbeat import HEARTBEAT
 from arcnb.lab.runs.manifest import JOB, cause, locked, working_folder, write_manifest
 from arcnb.lab.runs.placeholders import resolved
 from arcnb.lab.runs.provenance import notebook_record
@@ -63,24 +64,26 @@ def _recorded(run: Run) -> dict[str, Any]:
     return resolved(manifest["parameters"], runs, run.path.name)
 
 
-def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = False) -> bool:
-    """Start the next attempt with these values: note the one before and put its executed copy aside. more:
-    they ask a run that is done for more.
+def reopen(run: Run, notebook: Path, values: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
+    """Start the next attempt with these values: note the one before and put its executed copy aside. changed:
+    those of them that differ, which a run that is done goes on for.
 
     Returns whether the notebook has changed since the last attempt, or since the run was queued. Raises
     ArcnbError if somebody is at work in the folder, or a scheduler is about to be: of two who resume a run at
     once, one gets it.
     """
-    refuse_busy(run, more)
+    refuse_busy(run, bool(changed))
     _wait_for_kernel(run)
     with locked(run.path):
-        refuse_busy(run, more)
+        refuse_busy(run, bool(changed))
         status, why = run.verdict()
         manifest = run.manifest
         record = notebook_record(notebook)
-        if manifest.get("references") is not None and "inputs" not in manifest:
+        if manifest.get("references") is not None:
             with contextlib.chdir(working_folder(manifest) or "."):  # where relative paths start from
-                manifest["inputs"] = run_inputs(record["sha256"], manifest["parameters"], values)
+                first = manifest.get("inputs") or run_inputs("", manifest["parameters"], values)
+                other = run_inputs(record["sha256"], changed, changed)
+            manifest["inputs"] = other | {"parameters": first["parameters"] | other["parameters"]}
         if status != "queued":
             status = "killed" if status == "running" else status  # by the scheduler, which starts it anew
             error = manifest["error"] or cause(why)
@@ -92,6 +95,8 @@ def reopen(run: Run, notebook: Path, values: Mapping[str, Any], more: bool = Fal
                     copy.rename(copy.with_name(f"{copy.stem}.attempt-{len(manifest['attempts'])}.ipynb"))
                 except OSError as refused:
                     raise ArcnbError(f"{copy} cannot be put aside: {reason(refused)}") from None
+        with contextlib.suppress(OSError):  # by the last attempt's, this one would look dead from elsewhere
+            (run.path / HEARTBEAT).unlink()
         before = (manifest["notebook"] or {}).get("sha256")
         fresh = fresh_attempt("engine") | provenance.surroundings()
         fresh |= {"notebook": record, "parameters": dict(values), "waits_for": None}

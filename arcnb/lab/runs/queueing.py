@@ -59,11 +59,19 @@ def taken(name: str | None) -> Iterator[None]:
         yield
         return
     check_name(name)
+    with alone():
+        refuse_taken(name)
+        yield
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While active no other process is within such a block: one that looks whether a run is there, and makes
+    it."""
     root = runs_root()
     with contextlib.suppress(OSError):  # who makes the run says it
         root.mkdir(parents=True, exist_ok=True)
     with locked(root) if root.is_dir() else contextlib.nullcontext():
-        refuse_taken(name)
         yield
 
 

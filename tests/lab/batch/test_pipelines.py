@@ -13,6 +13,7 @@ from arcnb.lab.notebooks import files
 from arcnb.lab.runs import fingerprints
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.run import new_run
+from tests.lab.watching import wait_for
 
 MAKE = "(run.path / 'tasks.txt').write_text('x' * n)\n(run.path / 'when').write_text(str(run.path))"
 USE = "from pathlib import Path\nassert not seconds, 'told to fail'\nlength = len(Path(label).read_text())"
@@ -169,6 +170,51 @@ def test_an_unknown_artifact_is_named_when_its_stage_is_done(file, capsys):
     assert cli.main(["pipeline", str(file(described))]) == 1
     assert f"is not in the outcome of {run.path.name}; did you mean 'made'?" in capsys.readouterr().err
     assert len(list_runs()) == 1
+
+
+def test_a_stage_whose_folder_is_gone_fails_alone(notebook, tmp_path, runs_root, start):
+    wait = "import time\n(run.path / 'ready').touch()\nwhile not (run.path.parent / 'go').exists():"
+    notebook(f"{wait}\n    time.sleep(0.1)", "run.record({'n': n})", name="a")
+    beside = {"notebook": "a.ipynb", "job": {"gpus": 0}}
+    described = {"lost": beside, "kept": beside, "behind": beside | {"after": "lost"}}
+    (tmp_path / "road.yaml").write_text(json.dumps({"stages": described}))
+    process = start("pipeline", tmp_path / "road.yaml")
+    wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 2)
+    shutil.rmtree(newest("road-lost").path)
+    (runs_root / "go").touch()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert [(run.name, run.status) for run in list_runs()] == [("road-kept", "done")]
+    assert "is not a run folder: it holds no manifest.json\n" in errors
+    assert "stage 'behind': not run: it needs lost\n" in errors
+
+
+def test_of_two_that_start_at_once_one_runs_a_stage(file, start):
+    path = file({"data": stages()["data"]})
+    both = [start("pipeline", path), start("pipeline", path)]
+    for process in both:
+        process.communicate(timeout=120)
+    assert 0 in {process.returncode for process in both}
+    assert [run.status for run in list_runs()] == ["done"]
+
+
+@pytest.mark.parametrize("changes", ["parameters", "notebook"])
+def test_a_stage_that_went_on_with_something_else_is_not_done(changes, notebook, tmp_path, capsys):
+    parameters = "n = 3  # how many\naccept_other_settings = False  # in what is resumed\n"
+    path = notebook("assert n > 3", "run.record({'n': n})", name="c", parameters=parameters)
+    before = path.read_text()
+    (tmp_path / "road.yaml").write_text("stages: {one: {notebook: c.ipynb}}\n")
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml")]) == 1
+    resume = ["run", "--resume", "road-one"]
+    if changes == "notebook":
+        path.write_text(before.replace("assert n > 3", "assert n > 2"))
+    else:
+        resume += ["-p", "n", "9", "-p", "accept_other_settings", "true"]
+    assert cli.main(resume) == 0
+    path.write_text(before)
+    capsys.readouterr()
+    assert cli.main(["pipeline", str(tmp_path / "road.yaml"), "--dry-run"]) == 0
+    assert "would run  changed since " in capsys.readouterr().out
 
 
 def test_fingerprints_follow_content_and_not_folders(tmp_path):

@@ -6,6 +6,7 @@
 #   tests/lab/clusters/htcondor_root.sh /tmp/htcondor [MIRROR]
 #   ARCNB_HTCONDOR_ROOT=/tmp/htcondor .venv/bin/python -m pytest tests/lab/clusters/test_htcondor.py
 set -euo pipefail
+unset TMPDIR   # which the new root does not have
 root=${1:?usage: htcondor_root.sh FOLDER [MIRROR]}
 mirror=${2:-http://deb.debian.org/debian}
 

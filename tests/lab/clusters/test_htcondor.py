@@ -98,6 +98,24 @@ def test_held_jobs_say_so_and_removed_ones_too(path, pool, capsys):
     wait_for(lambda: "Removed" in status(capsys, "waiting")[0])
 
 
+def test_tasks_that_are_made_later_wait_and_are_cancelled_with_their_job(path, pool, runs_root, capsys):
+    assert submit(path, "--grid", "n=1,2,3", "--name", "few", "--gpus", 0, "--at-once", 1) == 0
+    first, second, third = list_runs()
+    wait_for(lambda: started(first))
+    lines = status(capsys)
+    assert [line.split()[0] for line in lines] == ["running", "queued", "queued"]
+    assert "waits until others of its job have ended" in lines[2]
+    assert cli.main(["cancel", "few.n_3"]) == 2
+    assert "cancel the whole sweep" in capsys.readouterr().err
+    assert third.status == "queued"
+    assert cli.main(["cancel", "few"]) == 0
+    wait_for(
+        lambda: first.status == "preempted" and not pool.call("condor_q", "-factory", "-af", "ClusterId")
+    )
+    assert {run.verdict() for run in (second, third)} == {("killed", "before it started: cancelled")}
+    assert not started(second)
+
+
 def test_a_run_in_an_image_that_the_pool_starts(notebook, pool, tmp_path):
     path = notebook("import os", "run.record({'inside': os.path.exists('/mark'), 'n': n})")
     image = image_of_mount_points(tmp_path, (*pool.inside(), "apptainer"))

@@ -1,9 +1,11 @@
 """Job descriptions and submit files: options, typos, environments, both renderers. Needs no scheduler."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +16,13 @@ from arcnb.lab import cli
 from arcnb.lab.batch.parameter_sets import ParameterSet
 from arcnb.lab.batch.sweeps import find_sweep, plan_sweep
 from arcnb.lab.clusters import htcondor, jobs, slurm, status, submitting
-from arcnb.lab.clusters.tools import ENDED, RUNNING, JobState
+from arcnb.lab.clusters.tools import ENDED, RUNNING, WAITING, JobState
 from arcnb.lab.commands import cluster
+from arcnb.lab.execution.resuming import reopen
+from arcnb.lab.runs import provenance
 from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.heartbeat import HEARTBEAT
 from arcnb.lab.runs.manifest import cause, write_manifest
-from arcnb.lab.runs.provenance import surroundings
 from arcnb.lab.runs.queueing import queue_run
 from arcnb.lab.runs.run import new_run
 from arcnb.machine.processes import process_identity
@@ -278,6 +282,29 @@ def test_an_interrupted_submission_leaves_no_job_and_no_run(notebook, tmp_path, 
     assert list_runs() == []
 
 
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (["road.yaml"], "stage 'one' is under way already"),
+        (["a.ipynb", "--grid", "n=1,2", "--name", "many"], "nothing is left to submit"),
+        (["--resume", "early"], "nothing is left to submit"),
+    ],
+)
+def test_two_that_submit_the_same_at_once_submit_it_once(
+    what, told, notebook, tmp_path, tool, start, monkeypatch
+):
+    path = notebook("run.record({'n': n})", name="a")
+    queue_run("early", path, {"n": 3}, provenance.surroundings())
+    (tmp_path / "road.yaml").write_text("stages: {one: {notebook: a.ipynb}}\n")
+    tool("sbatch", f"echo x >> {tmp_path}/asked; sleep 1; echo 7")
+    tool("scontrol", "exit 1")
+    monkeypatch.chdir(tmp_path)
+    both = [start("submit", "--on", "slurm", *what) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert sum(told in error for error in errors) == 1
+    assert (tmp_path / "asked").read_text() == "x\n"
+
+
 def test_paths_that_a_shell_would_execute_are_refused(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "r `touch PWNED`"))
     for scheduler in ("slurm", "htcondor"):
@@ -310,7 +337,7 @@ def test_what_a_pipelines_file_says_is_refused_as_it_was_written(given, notebook
     ],
 )
 def test_what_a_resumed_run_would_not_take_is_refused_as_it_was_written(given, path, tool, capsys):
-    run = queue_run("early", path, {"n": 3}, surroundings())
+    run = queue_run("early", path, {"n": 3}, provenance.surroundings())
     tool("sbatch", "echo 7")
     assert cli.main(["submit", "--on", "slurm", "--resume", "early", *given]) == 2
     said = "arcnb: a resumed run has its notebook, name and parameters already; leave out "
@@ -319,6 +346,12 @@ def test_what_a_resumed_run_would_not_take_is_refused_as_it_was_written(given, p
     given_again = ["--gpus", "2", "--time", "2h", "--after", "5"]
     assert cli.main(["submit", "--on", "slurm", "--resume", "early", *given_again]) == 0
     assert run.manifest["waits_for"] == "slurm 7"
+
+
+def test_a_sweep_has_no_second_runs_of_its_sets(path, capsys):
+    assert dry_run(path, "slurm", "--grid", "n=1,2", "--again") == 2
+    said = "arcnb: a sweep goes on in its runs, or takes another --name; leave out --again\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_dag_in_a_folder_with_spaces_is_refused(notebook, tmp_path, monkeypatch, tool, capsys):
@@ -383,6 +416,16 @@ def test_htcondor_is_asked_for_the_jobs_of_all_users(tool, tmp_path):
     htcondor.states({str(tmp_path): "7 (DAG)"})
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[0] for line in asked] == ["-allusers", "-allusers"]
+
+
+def test_a_stage_of_a_dag_is_not_told_of_by_an_earlier_job_of_its_run(tool, tmp_path):
+    folder = str(tmp_path / "data")
+    ended = {"ClusterId": 5, "ProcId": 0, "JobStatus": 4, "ExitCode": 1, "ArcnbRun": folder}
+    tool("condor_q", """case "$*" in *-constraint*) ;; *) echo '[{"ClusterId": 9, "ProcId": 0}]' ;; esac""")
+    tool("condor_history", f"echo '{json.dumps([ended])}'")
+    assert htcondor.states({folder: "9 (DAG)"})[folder].text == "waits in its DAG"
+    tool("condor_history", f"echo '{json.dumps([ended, ended | {'ClusterId': 10}])}'")
+    assert htcondor.states({folder: "9 (DAG)"})[folder].task == "10.0"
 
 
 def test_a_manifest_that_cannot_be_written_concerns_its_own_line(tool, monkeypatch, capsys):
@@ -564,3 +607,28 @@ def test_waiting_runs_are_cancelled_before_one_that_runs_makes_room_for_them(mon
     monkeypatch.setattr(cluster, "_cancel_here", lambda run: told.append(run.name))
     assert cli.main(["cancel", "first", "second"]) == 0
     assert told == ["second", "first"]
+
+
+FAR = process_identity() | {"host": "node7"}
+
+
+def test_a_run_that_goes_on_after_its_node_died_is_running(path):
+    """As the login node sees it, before its kernel has a heartbeat."""
+    run = new_run("again", {"n": 3}, provenance.notebook_record(path), "engine")
+    run.update(process=FAR)
+    (run.path / HEARTBEAT).write_text('{"time": "then"}')
+    os.utime(run.path / HEARTBEAT, (0, 0))
+    assert run.status == "killed"
+    reopen(run, path, {"n": 3}, {})
+    run.update(process=FAR)
+    assert run.status == "running"
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, "running"), (60, "killed")])
+def test_a_run_that_began_after_its_scheduler_was_asked_is_running(age, expected):
+    run = new_run("late")
+    run.update(process=FAR, job="slurm 7")
+    written = time.time() - age
+    os.utime(run.path / "manifest.json", (written, written))
+    status.settle(run, "slurm 7", JobState(WAITING, "PENDING"))
+    assert run.manifest["status"] == expected

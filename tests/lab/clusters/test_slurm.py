@@ -98,6 +98,19 @@ def test_a_preempted_run_saves_waits_and_goes_on_in_its_folder(path, slurm, caps
     assert status(capsys) == []
 
 
+def test_a_job_that_is_sent_from_within_a_task_of_an_array_is_one_of_its_own(
+    path, slurm, runs_root, monkeypatch
+):
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    runs_root.mkdir()
+    (runs_root / "go").touch()
+    assert submit(path, "--name", "inner", "--gpus", 0) == 0
+    run = only_run()
+    wait_for(lambda: not slurm.call("squeue", "-h", "-j", task_of(run)))
+    assert (run.status, run.manifest["job"]) == ("done", f"slurm {task_of(run)}")
+
+
 def test_held_jobs_say_so_and_cancelled_ones_too(path, slurm, capsys):
     assert submit(path, "--name", "waiting", "--extra=--hold") == 0
     assert submit(path, "--name", "working") == 0
