@@ -233,6 +233,24 @@ def test_two_sets_with_the_same_keys_keep_their_own_parents(written, tasks, toke
     assert answers == ["```python\n" + text for text in (COPIES, SMALL)]
 
 
+def test_a_refinement_of_another_set_keeps_its_parent_or_is_refused(written, tasks, tokenizer, executor):
+    """Sets of two seeds have the same ids in other views, those of two models also the same views."""
+    parent = prediction(tasks[0], SMALL, view=PLAIN)
+    refined = written("refined", [parent])
+    later = written("later", [replace(parent, completion=SOLVES, turn=1, parent=parent.id)])
+    other_seed = written("seed", [prediction(tasks[0], ZEROES, view=View(Augmentation(True), (0, 1, 2), 0))])
+    for sets in ([other_seed, refined, later], [refined, refined, later]):
+        (row,) = successful_rows(sets, tasks, prompt_format(), executor, partners="children")
+        answers = [m["content"] for m in row["messages"] if m["role"] == "assistant"]
+        assert answers == ["```python\n" + SMALL]
+    sets = [written("model", [prediction(tasks[0], ZEROES, view=PLAIN)]), refined, later]
+    said = r"0/0/0/1 of \S*later refines mirror0/0/0/0, and \S*model and \S*refined hold different ones"
+    with pytest.raises(ArcnbError, match=said):
+        successful_rows(sets, tasks, prompt_format(), executor)
+    with pytest.raises(ArcnbError, match=said):
+        built(sets, tasks, tokenizer, executor, keep_solved=True)
+
+
 @pytest.mark.parametrize("chooser", ["best", "distinct"])
 def test_what_two_sets_hold_is_refined_once_and_counted(written, tasks, tokenizer, executor, chooser):
     first, later = third_turn_sets(written, tasks)

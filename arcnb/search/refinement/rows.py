@@ -103,16 +103,17 @@ def turn_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The predictions of one task from all sets. ancestors: set number -> {id: prediction}."""
+    """The predictions of one task from all sets, each with the number of its set."""
 
     rows: list[tuple[int, Prediction]]
+    sets: Sequence[PredictionSet]
 
     def once(self) -> list[tuple[int, Prediction]]:
         """The rows, without those that repeat one of an earlier set, as folders that overlap give them.
 
         Equal ids are not enough, any two sets share some: the answers and those they refine have to be equal.
         """
-        ancestors = {number: self.ancestors(number) for number, _ in self.rows}
+        ancestors = {number: self.ancestors(number) for number in {number for number, _ in self.rows}}
         first_in: dict[tuple, int] = {}
         return [
             (number, prediction)
@@ -121,9 +122,31 @@ class Gathered:
         ]
 
     def ancestors(self, number: int) -> dict[str, Prediction]:
-        """id -> prediction as the rows of that set mean it: their own set's, then the others' in order."""
-        others = sorted(self.rows, key=lambda row: (row[0] != number, row[0]), reverse=True)
-        return {prediction.id: prediction for _, prediction in others}
+        """id -> prediction as the rows of that set mean it: their own set's, else the one that they refine.
+
+        ArcnbError where other sets hold different ones of its id and view.
+        """
+        found = {prediction.id: prediction for of, prediction in self.rows if of == number}
+        held: dict[str, list[tuple[int, Prediction]]] = {}
+        for row in self.rows:
+            held.setdefault(row[1].id, []).append(row)
+        children = [*found.values()]
+        for child in children:  # it grows by their parents
+            if child.parent is None or child.parent in found:
+                continue
+            # A refinement has its parent's view, which sets of other seeds have not.
+            parents = [row for row in held.get(child.parent, ()) if row[1].view == child.view]
+            for of, parent in parents[1:]:
+                if _turn(parent) != _turn(parents[0][1]):
+                    first, other = (self.sets[i].folder for i in (parents[0][0], of))
+                    raise ArcnbError(
+                        f"prediction {child.id} of {self.sets[number].folder} refines {parent.id}, and "
+                        f"{first} and {other} hold different ones: name the one set that was refined"
+                    )
+            if parents:
+                found[child.parent] = parents[0][1]
+                children.append(parents[0][1])
+        return found
 
 
 def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tuple:
@@ -131,9 +154,13 @@ def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tup
     turns = []
     one: Prediction | None = prediction
     while one is not None:
-        turns.append((one.id, one.view, one.completion_prefix, one.completion))
+        turns.append(_turn(one))
         one = ancestors.get(one.parent)
     return tuple(turns)
+
+
+def _turn(one: Prediction) -> tuple:
+    return (one.id, one.view, one.completion_prefix, one.completion)
 
 
 def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
@@ -142,7 +169,7 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
     _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
     for some in slices(tasks):
         ids = [task.task_id for task in some]
-        found = {id_: Gathered([]) for id_ in ids}
+        found = {id_: Gathered([], sets) for id_ in ids}
         for number, one in enumerate(sets):
             for prediction in one.iter_predictions(task_ids=ids):
                 found[prediction.task_id].rows.append((number, prediction))
