@@ -126,6 +126,12 @@ def check_source(source: str) -> None:
         task_set.check_source(argument)
 
 
+def is_drawn(source: str) -> bool:
+    """Whether fewer tasks than the source has are drawn with the seed, and not its first ones. ArcnbError if
+    it does not exist."""
+    return _find(source)[0] is _task_set
+
+
 def barc_stem(source: str) -> str | None:
     """The name of a BARC-style file without folder and endings; None for a source of another kind."""
     make, argument = _find(source)

@@ -79,10 +79,13 @@ def test_a_part_of_no_tasks_takes_none():
 
 
 @pytest.mark.parametrize(("part", "n"), [("held_out", 50), ("trainable", 300), ("held_out", 0)])
-def test_the_split_is_taken_before_tasks_are_counted(part, n):
-    ids = getattr(training_split(), part)
-    tasks = build_task_set("arc-agi-1/training", n, split=part)
-    assert tasks.ids == sorted(ids)[: n or None]
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tasks_of_a_split_are_drawn_from_all_of_it(part, n, seed):
+    whole = load_tasks("arc-agi-1/training").subset(getattr(training_split(), part))
+    report = TaskReport()
+    tasks = build_task_set("arc-agi-1/training", n, SourceSettings(seed), split=part, report=report)
+    assert tasks.ids == whole.sample(n or len(whole), seed).ids
+    assert report.rows() == [("accepted", len(tasks)), ("of the other split", 400 - len(whole))]
 
 
 def test_a_split_knows_reserved_tasks_of_any_data():
