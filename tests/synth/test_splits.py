@@ -114,10 +114,11 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     assert not is_held_out({"task_id": "mine", "reserved": None})
 
 
-def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path):
+@pytest.mark.parametrize("seed", [0, -1])
+def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path, seed):
     """ARC JSON drops `meta`."""
-    reserved = [rearc_task(HELD_OUT_TRAINING[0], seed=0, index=0), rule_task("choose_part", seed=0, index=0)]
-    trainable = [rearc_task(training_split().trainable[0], 0, 0), rule_task("mirror_out", seed=0, index=0)]
+    reserved = [rearc_task(HELD_OUT_TRAINING[0], seed, index=0), rule_task("choose_part", seed, index=0)]
+    trainable = [rearc_task(training_split().trainable[0], seed, 0), rule_task("mirror_out", seed, index=0)]
     read = load_tasks(write_tasks([*reserved, *trainable], tmp_path / "tasks.json"))
     assert not any(task.meta for task in read)
     assert trainable_tasks(read).ids == [task.task_id for task in trainable]
