@@ -12,7 +12,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.arc.tasks.task_set import TaskSet, write_tasks
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
@@ -27,6 +27,7 @@ from arcnb.search.refinement.successes import successful_rows
 from arcnb.search.refinement.tree import ConversationView
 from arcnb.search.turns.selection import choose
 from arcnb.synth.splits import HELD_OUT_TRAINING, is_held_out
+from tests.in_process import carried_out
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
@@ -154,8 +155,8 @@ def test_a_failure_on_a_test_input_is_never_told(written, tasks, tokenizer, exec
     dataset = built(sets, tasks, tokenizer, executor, chooser="diverse")
     assert dataset.n_right_on_train == 1
     assert [parent.index for parent in dataset.parents] == [1]
-    with pytest.raises(ArcnbError, match="1 programs failed on test inputs only"):
-        built([written("b", [failing])], tasks, tokenizer, executor, chooser="failed")
+    without = built([written("b", [failing])], tasks, tokenizer, executor, chooser="failed")
+    assert "1 programs failed on test inputs only" in without.why_empty
 
 
 def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, executor):
@@ -178,8 +179,8 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     limited = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0])
     assert list(limited.too_long.values()) == lengths[1:]
     assert limited.lengths().loc[1, "max"] == lengths[0]
-    with pytest.raises(ArcnbError, match=f"2 conversations exceed {lengths[0] - 1} tokens"):
-        built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
+    without = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
+    assert f"2 conversations exceed {lengths[0] - 1} tokens" in without.why_empty
 
 
 def test_conversations_of_two_sets_that_are_too_long_count_twice(written, tasks, tokenizer, executor):
@@ -294,8 +295,18 @@ def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, exec
         built([written("empty", [prediction(tasks[0], "")])], tasks, tokenizer, executor)
     with pytest.raises(ArcnbError, match="no prediction set is named: `predictions` takes"):
         built([], tasks, tokenizer, executor)
+
+
+def test_answers_that_solved_are_kept_where_nothing_is_left_to_refine(tmp_path, written, tasks):
+    asked = {"tasks": write_tasks(tasks, tmp_path / "tasks.parquet"), "workers": 1}
+    rows = [prediction(tasks[0], SOLVES, view=PLAIN)]
     with pytest.raises(ArcnbError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
-        built([written("solved", [prediction(tasks[0], SOLVES)])], tasks, tokenizer, executor)
+        carried_out(tmp_path, "04", **asked, predictions=written("right", rows).folder)
+    rows.append(prediction(tasks[0], ZEROES, view=PLAIN, index=1))
+    run = carried_out(tmp_path, "04", **asked, predictions=written("both", rows).folder)
+    assert (run.outcome["conversations"], run.outcome["successes"]) == (0, 1)
+    assert len(pq.read_table(run.path / "sft.parquet")) == 1
+    assert not (run.path / "refine.parquet").exists()
 
 
 def test_a_template_that_asks_for_test_outputs_is_refused(tmp_path):

@@ -38,7 +38,7 @@ class RefinementDataset:
 
     too_long: folder of its set and prediction id -> tokens, of those left out. n_right_on_train: programs
     that failed on a test input only, about which nothing may be said. n_repeated: predictions that an earlier
-    set holds, too.
+    set holds, too. why_empty: a sentence where there are no rows, else "".
     """
 
     rows: list[dict] = field(default_factory=list)
@@ -48,6 +48,7 @@ class RefinementDataset:
     too_long: dict[str, int] = field(default_factory=dict)
     n_right_on_train: int = 0
     n_repeated: int = 0
+    why_empty: str = ""
 
     def outcome(self) -> dict:
         """Plain numbers for the run's manifest."""
@@ -61,7 +62,7 @@ class RefinementDataset:
             "left_out_as_too_long": self.too_long,
             "left_out_as_right_on_train": self.n_right_on_train,
             "left_out_as_in_two_sets": self.n_repeated,
-            "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
+            "longest_prompt": max((row["n_prompt_tokens"] for row in self.rows), default=0),
         }
 
     def headline(self, n_successes: int) -> str:
@@ -225,8 +226,8 @@ def refinement_rows(
     rewards that ask for improvement, no message mentions test pairs.
 
     turns: only refine predictions of these turns (empty: of all). executor: see
-    arcnb.models.prompts.conversations. ArcnbError as `check_choice`, when no candidate is left, or for
-    predictions that do not fit the tasks.
+    arcnb.models.prompts.conversations. ArcnbError as `check_choice`, or for predictions that do not fit the
+    tasks.
     """
     check_choice(chooser, per_task)
     wanted = set(turns)
@@ -255,7 +256,7 @@ def refinement_rows(
             dataset.rows.append(_row(parent, sets[number], prompt, ids))
             dataset.parents.append(parent)
     if not dataset.rows:
-        raise ArcnbError(_why_empty(dataset, chooser, wanted, keep_solved, max_prompt_length))
+        dataset.why_empty = _why_empty(dataset, chooser, wanted, keep_solved, max_prompt_length)
     return dataset
 
 
