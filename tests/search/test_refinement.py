@@ -171,7 +171,7 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     dataset = built(sets, tasks, tokenizer, executor)
     assert {row["task_id"] for row in dataset.rows} == {"mirror1"}
     assert len(dataset.rows) == 2  # equal outputs count once
-    assert dataset.outcome()["tasks_already_solved"] == 1
+    assert dataset.outcome()["tasks_right_on_train"] == 1
     assert dataset.outcome()["parents_without_a_right_pair"] == 2
     assert len(built(sets, tasks, tokenizer, executor, per_task=1).rows) == 1
     assert len(built(sets, tasks, tokenizer, executor, keep_solved=True).rows) == 3
@@ -181,6 +181,17 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     assert limited.lengths().loc[1, "max"] == lengths[0]
     without = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
     assert f"2 conversations exceed {lengths[0] - 1} tokens" in without.why_empty
+
+
+def test_a_task_whose_test_pair_is_wrong_is_not_called_solved(written, tasks, tokenizer, executor):
+    only_train = SOLVES.replace("[:, ::-1]", "[:, ::-1] * (len(grid) > 1)")
+    sets = [written("a", [prediction(tasks[0], only_train), prediction(tasks[0], ZEROES, index=1)])]
+    dataset = built(sets, tasks, tokenizer, executor, keep_solved=True)
+    assert len(dataset.rows) == 1
+    told = f"{dataset.headline(0)} {dataset.outcome()} {built(sets, tasks, tokenizer, executor).why_empty}"
+    assert "1 of 1 tasks had all train pairs right" in told
+    assert "of 1 tasks 1 have all train pairs right and are left out" in told
+    assert "already" not in told
 
 
 def test_conversations_of_two_sets_that_are_too_long_count_twice(written, tasks, tokenizer, executor):
@@ -300,7 +311,9 @@ def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, exec
 def test_answers_that_solved_are_kept_where_nothing_is_left_to_refine(tmp_path, written, tasks):
     asked = {"tasks": write_tasks(tasks, tmp_path / "tasks.parquet"), "workers": 1}
     rows = [prediction(tasks[0], SOLVES, view=PLAIN)]
-    with pytest.raises(ArcnbError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
+    with pytest.raises(
+        ArcnbError, match="nothing to refine: of 1 tasks 1 have all train pairs right and are left out"
+    ):
         carried_out(tmp_path, "04", **asked, predictions=written("right", rows).folder)
     rows.append(prediction(tasks[0], ZEROES, view=PLAIN, index=1))
     run = carried_out(tmp_path, "04", **asked, predictions=written("both", rows).folder)

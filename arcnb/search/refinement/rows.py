@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 class RefinementDataset:
     """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
 
+    n_solved: tasks with a prediction that is right on all train pairs; test outputs choose nothing here.
     too_long: folder of its set and prediction id -> tokens, of those left out. n_right_on_train: programs
     that failed on a test input only, about which nothing may be said. n_repeated: predictions that an earlier
     set holds, too. why_empty: a sentence where there are no rows, else "".
@@ -56,7 +57,7 @@ class RefinementDataset:
             "conversations": len(self.rows),
             "tasks": len({row["task_id"] for row in self.rows}),
             "tasks_seen": self.n_tasks,
-            "tasks_already_solved": self.n_solved,
+            "tasks_right_on_train": self.n_solved,
             "parents_that_failed": sum(parent.status != "ok" for parent in self.parents),
             "parents_without_a_right_pair": sum(not parent.train_correct_grids for parent in self.parents),
             "left_out_as_too_long": self.too_long,
@@ -68,13 +69,13 @@ class RefinementDataset:
     def headline(self, n_successes: int) -> str:
         """How many conversations of how many tasks, and how many answers to learn from."""
         n_tasks = len({row["task_id"] for row in self.rows})
-        solved = f" {self.n_solved} of {self.n_tasks} tasks were solved already." if self.n_solved else ""
+        right = (
+            f" {self.n_solved} of {self.n_tasks} tasks had all train pairs right." if self.n_solved else ""
+        )
         taught = (
             f"{n_successes} answers solved their task" if n_successes else "No refinement solved its task yet"
         )
-        return (
-            f"{len(self.rows)} conversations of {n_tasks} tasks ask for a better program.{solved} {taught}."
-        )
+        return f"{len(self.rows)} conversations of {n_tasks} tasks ask for a better program.{right} {taught}."
 
     def summary(self) -> pd.DataFrame:
         """The outcome as a one-column table."""
@@ -264,7 +265,7 @@ def _why_empty(dataset: RefinementDataset, chooser, wanted, keep_solved, limit) 
     of_turns = f" of turns {', '.join(map(str, sorted(wanted)))}" if wanted else ""
     kept = "" if keep_solved else " and are left out"
     return (
-        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} are solved{kept}, "
+        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} have all train pairs right{kept}, "
         f"{len(dataset.too_long)} conversations exceed {limit} tokens, {dataset.n_right_on_train} programs "
         f"failed on test inputs only, and chooser {chooser!r} found no other candidate{of_turns}"
     )
