@@ -184,6 +184,15 @@ def rearc_part(source: str) -> Sequence[str]:
     return _rearc_part(argument) if make is _rearc else ()
 
 
+def generators_of(source: str) -> frozenset[str]:
+    """What makes the source's tasks, as far as another source of it would make the very same: generators of
+    the DSL, ids of RE-ARC; not of `rearc` itself, where each task has a difficulty of its own."""
+    make, argument = _find(source)
+    if make is _dsl:
+        return frozenset(one.name for one in _generators(argument))
+    return frozenset(_rearc_part(argument) if make is _rearc and argument else ())
+
+
 def _rearc_part(argument: str) -> Sequence[str]:
     split = training_split()
     parts = {"": split.trainable, "held_out": split.held_out, "all": rearc_ids()}

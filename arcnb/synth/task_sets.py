@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import combinations, islice
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.progress import progress
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
@@ -29,6 +29,7 @@ from arcnb.synth.sources import (
     build_tasks,
     check_source,
     counted,
+    generators_of,
     is_drawn,
     never_ends,
     rearc_part,
@@ -124,6 +125,12 @@ def _repeated(recipe: str) -> list[str]:
         for source, n in Counter(sources).items()
         if n > 1
     ]
+    for one, other in combinations(dict.fromkeys(sources), 2):
+        if shared := generators_of(one) & generators_of(other):
+            found.append(
+                f"{one} and {other} would give the same tasks, of {some(sorted(shared))}; take only one "
+                "of them"
+            )
     for stem, n in Counter(stems.values()).items():
         if n > 1:
             same = " and ".join(source for source in stems if stems[source] == stem)

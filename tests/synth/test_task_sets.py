@@ -9,7 +9,7 @@ from arcnb.errors import ArcnbError
 from arcnb.synth import sources
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
-from arcnb.synth.task_sets import build_task_set
+from arcnb.synth.task_sets import build_task_set, recipe_problems
 from arcnb.synth.validation.reports import TaskReport
 
 RECIPE = "rearc*12 + dsl*140 + dsl/scenes*5"
@@ -124,6 +124,8 @@ def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentenc
     ("recipe", "sentence"),
     [
         ("rearc*3 + dsl*1 + rearc*2", r"^rearc stands 2 times in the recipe .*; name it once$"),
+        ("dsl*3 + composed*2", "^dsl and composed would give the same tasks, of composed; take only one"),
+        ("rearc/all*3 + rearc/00d62c1b*2", "^rearc/all and rearc/00d62c1b would give .*, of 00d62c1b;"),
         ("barc:{0}/a.jsonl + {0}/b/a.jsonl", r"a\.jsonl and \S*/b/a\.jsonl would give the same task ids"),
     ],
 )
@@ -134,6 +136,10 @@ def test_a_recipe_that_repeats_itself_is_refused_before_a_task_is_made(recipe, s
     with pytest.raises(ArcnbError, match=sentence):
         build_task_set(recipe.format(tmp_path), n_tasks, report=report)
     assert report.seen == 0
+
+
+def test_sources_of_one_kind_that_give_other_tasks_go_together():
+    assert not recipe_problems("rearc*3 + rearc/007bbfb7*2 + dsl*3 + dsl/scenes*2 + dsl/held_out*2")
 
 
 def test_an_id_of_two_sources_is_refused_at_its_task():
