@@ -1,4 +1,4 @@
-"""Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
+"""Task sources by name: `build_tasks("dsl", 1000)` yields tasks, whatever they are made of.
 
     arc-agi-1/training, ...     the task sets of `arcnb.arc.tasks.task_set`, any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids

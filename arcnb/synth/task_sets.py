@@ -1,7 +1,7 @@
 """Task sets from sources, in as many processes as there are cores, the same for any number of them.
 
     build_task_set("arc-agi-1/training")
-    build_task_set("rearc*40000 + dsl*20000", seed=1, augment=True, workers=16)
+    build_task_set("rearc*40000 + dsl*20000", settings=SourceSettings(seed=1), augment=True, workers=16)
 
 A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many tasks to take (`*n`).
 A path with " + " or "*" in it stands in double quotes. Task ids are those of the source; where a recipe has
