@@ -63,7 +63,7 @@ class Known:
     A task is known if one of its test pairs, or half of its pairs, are pairs of these tasks. A part of a
     task's pairs teaches its rule and its answers, so a part is enough. Tasks that only look alike share
     fewer: of ARC's and RE-ARC's trainable tasks two are known that way, which have pairs of evaluation tasks.
-    Rows about tasks are known by their `task_fingerprint`, as they are.
+    Rows about tasks are known by their `task_fingerprint`, also where test outputs were hidden.
 
     keys: fingerprints, and for each pair its shapes and counts of colors, which are soon told and in most
     cases of no other pair, with its content (`arcnb.arc.augmentation.content`).
@@ -73,7 +73,7 @@ class Known:
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> Known:
-        made = ((task.fingerprint, *map(_key, (*task.train, *task.test))) for task in tasks)
+        made = ((*task.fingerprints, *map(_key, (*task.train, *task.test))) for task in tasks)
         return cls(frozenset(key for of_task in made for key in of_task))
 
     @cached_property
