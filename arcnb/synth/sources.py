@@ -1,4 +1,4 @@
-"""Task sources by name: `build_tasks("dsl", 1000, seed=0)` yields tasks, whatever they are made of.
+"""Task sources by name: `build_tasks("dsl", 1000)` yields tasks, whatever they are made of.
 
     arc-agi-1/training, ...     the task sets of `arcnb.arc.tasks.task_set`, any file or folder of tasks
     rearc                       RE-ARC tasks of the 320 trainable ids
@@ -126,6 +126,12 @@ def check_source(source: str) -> None:
         task_set.check_source(argument)
 
 
+def is_drawn(source: str) -> bool:
+    """Whether fewer tasks than the source has are drawn with the seed, and not its first ones. ArcnbError if
+    it does not exist."""
+    return _find(source)[0] is _task_set
+
+
 def barc_stem(source: str) -> str | None:
     """The name of a BARC-style file without folder and endings; None for a source of another kind."""
     make, argument = _find(source)
@@ -176,6 +182,15 @@ def rearc_part(source: str) -> Sequence[str]:
     """The ids whose RE-ARC generators a source asks for; none where it is of another kind."""
     make, argument = _find(source)
     return _rearc_part(argument) if make is _rearc else ()
+
+
+def generators_of(source: str) -> frozenset[str]:
+    """What makes the source's tasks, as far as another source of it would make the very same: generators of
+    the DSL, ids of RE-ARC; not of `rearc` itself, where each task has a difficulty of its own."""
+    make, argument = _find(source)
+    if make is _dsl:
+        return frozenset(one.name for one in _generators(argument))
+    return frozenset(_rearc_part(argument) if make is _rearc and argument else ())
 
 
 def _rearc_part(argument: str) -> Sequence[str]:

@@ -63,7 +63,7 @@ class Known:
     A task is known if one of its test pairs, or half of its pairs, are pairs of these tasks. A part of a
     task's pairs teaches its rule and its answers, so a part is enough. Tasks that only look alike share
     fewer: of ARC's and RE-ARC's trainable tasks two are known that way, which have pairs of evaluation tasks.
-    Rows about tasks are known by their `task_fingerprint`, as they are.
+    Rows about tasks are known by their `task_fingerprint`, also where test outputs were hidden.
 
     keys: fingerprints, and for each pair its shapes and counts of colors, which are soon told and in most
     cases of no other pair, with its content (`arcnb.arc.augmentation.content`).
@@ -73,7 +73,7 @@ class Known:
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> Known:
-        made = ((task.fingerprint, *map(_key, (*task.train, *task.test))) for task in tasks)
+        made = ((*task.fingerprints, *map(_key, (*task.train, *task.test))) for task in tasks)
         return cls(frozenset(key for of_task in made for key in of_task))
 
     @cached_property
@@ -131,13 +131,13 @@ def _names(facts: Mapping) -> set[str | None]:
     """The id of a task, and those of the tasks that it was made of: an id of RE-ARC holds the original's,
     which a file of ARC JSON keeps, and `meta` it does not."""
     named = {_text(facts, name) for name in ("task_id", "original", "real")}
-    made = (re.fullmatch(r"rearc_([0-9a-f]{8})_\d+_\d+", name or "") for name in named)
+    made = (re.fullmatch(r"rearc_([0-9a-f]{8})_-?\d+_\d+", name or "") for name in named)
     return named | {match[1] for match in made if match}
 
 
 def _is_of_family(facts: Mapping) -> bool:
     """Whether it is a task of a reserved family, which the id of a generated one tells, too."""
-    made = re.fullmatch(r"dsl_(\w+)_\d+_\d+", _text(facts, "task_id") or "")
+    made = re.fullmatch(r"dsl_(\w+)_-?\d+_\d+", _text(facts, "task_id") or "")
     return _text(facts, "family") in HELD_OUT_FAMILIES or (
         made is not None and made[1] in HELD_OUT_GENERATORS
     )

@@ -1,7 +1,7 @@
 """Task sets from sources, in as many processes as there are cores, the same for any number of them.
 
     build_task_set("arc-agi-1/training")
-    build_task_set("rearc*40000 + dsl*20000", seed=1, augment=True, workers=16)
+    build_task_set("rearc*40000 + dsl*20000", settings=SourceSettings(seed=1), augment=True, workers=16)
 
 A recipe is sources of `arcnb.synth.sources` joined by " + ", each with how many tasks to take (`*n`).
 A path with " + " or "*" in it stands in double quotes. Task ids are those of the source; where a recipe has
@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import combinations, islice
 
 from arcnb.arc.tasks.task import Task
 from arcnb.arc.tasks.task_set import TaskSet
-from arcnb.errors import ArcnbError
+from arcnb.errors import ArcnbError, some
 from arcnb.machine.progress import progress
 from arcnb.plans import refuse
 from arcnb.programs.executor.executor import Executor
@@ -29,6 +29,8 @@ from arcnb.synth.sources import (
     build_tasks,
     check_source,
     counted,
+    generators_of,
+    is_drawn,
     never_ends,
     rearc_part,
     rearc_tasks,
@@ -54,12 +56,13 @@ def build_task_set(
 ) -> TaskSet:
     """The tasks of a recipe, in its order.
 
-    n_tasks: at most so many in all; 0 takes what the recipe says. split: "trainable" leaves reserved tasks
-    out, "held_out" all others, and n_tasks counts what is kept (but a source that never ends makes so many
-    before). augment: RE-ARC tasks are turned and recolored together with their programs (see
-    `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected. ArcnbError names the
-    source, the split or the number that is wrong, before a task is made, and a recipe that gives no task. One
-    that gives an id twice is refused before a task is made where its text tells, else at that task.
+    n_tasks: at most so many in all, of a task set drawn with the seed; 0 takes what the recipe says. split:
+    "trainable" leaves reserved tasks out, "held_out" all others, and n_tasks counts what is kept (but a
+    source that never ends makes so many before). augment: RE-ARC tasks are turned and recolored together with
+    their programs (see `arcnb.synth.rearc.augmented`). report: gets the counts of tasks taken and rejected.
+    ArcnbError names the source, the split or the number that is wrong, before a task is made, and a recipe
+    that gives no task. One that gives an id twice is refused before a task is made where its text tells, else
+    at that task.
     """
     report = TaskReport() if report is None else report
     check_recipe(recipe, n_tasks, split)
@@ -79,7 +82,10 @@ def build_task_set(
         making = source_tasks(source, n, settings, augment=augment, workers=workers, report=of_source)
         with closing(making):
             if split:
-                making, n = islice(_of_split(making, split, others), left), left
+                making, n = _of_split(making, split, others), left
+                if left and is_drawn(source):
+                    making = _drawn(making, left, settings.seed, of_source)
+                making = islice(making, left)
             named = _with_stem(making, stems[source]) if len(stems) > 1 and source in stems else making
             try:
                 tasks += progress(_new(named, source, taken), f"tasks of {source}", n, "task")
@@ -119,6 +125,12 @@ def _repeated(recipe: str) -> list[str]:
         for source, n in Counter(sources).items()
         if n > 1
     ]
+    for one, other in combinations(dict.fromkeys(sources), 2):
+        if shared := generators_of(one) & generators_of(other):
+            found.append(
+                f"{one} and {other} would give the same tasks, of {some(sorted(shared))}; take only one "
+                "of them"
+            )
     for stem, n in Counter(stems.values()).items():
         if n > 1:
             same = " and ".join(source for source in stems if stems[source] == stem)
@@ -133,6 +145,17 @@ def _of_split(tasks: Iterable[Task], split: str, others: Counter) -> Iterator[Ta
             yield task
         else:
             others[origin(task)] += 1
+
+
+def _drawn(tasks: Iterable[Task], n: int, seed: int, report: TaskReport) -> TaskSet:
+    """At most n of the tasks, drawn as a task set draws; the report forgets that it counted the others."""
+    found = TaskSet("", tuple(tasks))
+    drawn = found.sample(min(n, len(found)), seed) if len(found) else found
+    for task in found:
+        if task not in drawn:
+            report.accepted -= 1
+            report.accepted_by[origin(task)] -= 1
+    return drawn
 
 
 def _with_stem(tasks: Iterable[Task], stem: str) -> Iterator[Task]:

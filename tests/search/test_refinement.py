@@ -12,7 +12,7 @@ from arcnb.arc.predictions.prediction import Prediction
 from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.seeds import rng
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import TaskSet
+from arcnb.arc.tasks.task_set import TaskSet, write_tasks
 from arcnb.arc.views import View
 from arcnb.errors import ArcnbError
 from arcnb.models.prompts.chat import prompt_ids
@@ -27,6 +27,7 @@ from arcnb.search.refinement.successes import successful_rows
 from arcnb.search.refinement.tree import ConversationView
 from arcnb.search.turns.selection import choose
 from arcnb.synth.splits import HELD_OUT_TRAINING, is_held_out
+from tests.in_process import carried_out
 
 SOLVES = "def transform(grid):\n    return grid[:, ::-1]\n```"
 COPIES = "def transform(grid):\n    return grid\n```"
@@ -154,8 +155,8 @@ def test_a_failure_on_a_test_input_is_never_told(written, tasks, tokenizer, exec
     dataset = built(sets, tasks, tokenizer, executor, chooser="diverse")
     assert dataset.n_right_on_train == 1
     assert [parent.index for parent in dataset.parents] == [1]
-    with pytest.raises(ArcnbError, match="1 programs failed on test inputs only"):
-        built([written("b", [failing])], tasks, tokenizer, executor, chooser="failed")
+    without = built([written("b", [failing])], tasks, tokenizer, executor, chooser="failed")
+    assert "1 programs failed on test inputs only" in without.why_empty
 
 
 def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, executor):
@@ -170,7 +171,7 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     dataset = built(sets, tasks, tokenizer, executor)
     assert {row["task_id"] for row in dataset.rows} == {"mirror1"}
     assert len(dataset.rows) == 2  # equal outputs count once
-    assert dataset.outcome()["tasks_already_solved"] == 1
+    assert dataset.outcome()["tasks_right_on_train"] == 1
     assert dataset.outcome()["parents_without_a_right_pair"] == 2
     assert len(built(sets, tasks, tokenizer, executor, per_task=1).rows) == 1
     assert len(built(sets, tasks, tokenizer, executor, keep_solved=True).rows) == 3
@@ -178,8 +179,19 @@ def test_choosing_solved_tasks_turns_and_limits(written, tasks, tokenizer, execu
     limited = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0])
     assert list(limited.too_long.values()) == lengths[1:]
     assert limited.lengths().loc[1, "max"] == lengths[0]
-    with pytest.raises(ArcnbError, match=f"2 conversations exceed {lengths[0] - 1} tokens"):
-        built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
+    without = built(sets, tasks, tokenizer, executor, max_prompt_length=lengths[0] - 1)
+    assert f"2 conversations exceed {lengths[0] - 1} tokens" in without.why_empty
+
+
+def test_a_task_whose_test_pair_is_wrong_is_not_called_solved(written, tasks, tokenizer, executor):
+    only_train = SOLVES.replace("[:, ::-1]", "[:, ::-1] * (len(grid) > 1)")
+    sets = [written("a", [prediction(tasks[0], only_train), prediction(tasks[0], ZEROES, index=1)])]
+    dataset = built(sets, tasks, tokenizer, executor, keep_solved=True)
+    assert len(dataset.rows) == 1
+    told = f"{dataset.headline(0)} {dataset.outcome()} {built(sets, tasks, tokenizer, executor).why_empty}"
+    assert "1 of 1 tasks had all train pairs right" in told
+    assert "of 1 tasks 1 have all train pairs right and are left out" in told
+    assert "already" not in told
 
 
 def test_conversations_of_two_sets_that_are_too_long_count_twice(written, tasks, tokenizer, executor):
@@ -233,6 +245,24 @@ def test_two_sets_with_the_same_keys_keep_their_own_parents(written, tasks, toke
     assert answers == ["```python\n" + text for text in (COPIES, SMALL)]
 
 
+def test_a_refinement_of_another_set_keeps_its_parent_or_is_refused(written, tasks, tokenizer, executor):
+    """Sets of two seeds have the same ids in other views, those of two models also the same views."""
+    parent = prediction(tasks[0], SMALL, view=PLAIN)
+    refined = written("refined", [parent])
+    later = written("later", [replace(parent, completion=SOLVES, turn=1, parent=parent.id)])
+    other_seed = written("seed", [prediction(tasks[0], ZEROES, view=View(Augmentation(True), (0, 1, 2), 0))])
+    for sets in ([other_seed, refined, later], [refined, refined, later]):
+        (row,) = successful_rows(sets, tasks, prompt_format(), executor, partners="children")
+        answers = [m["content"] for m in row["messages"] if m["role"] == "assistant"]
+        assert answers == ["```python\n" + SMALL]
+    sets = [written("model", [prediction(tasks[0], ZEROES, view=PLAIN)]), refined, later]
+    said = r"0/0/0/1 of \S*later refines mirror0/0/0/0, and \S*model and \S*refined hold different ones"
+    with pytest.raises(ArcnbError, match=said):
+        successful_rows(sets, tasks, prompt_format(), executor)
+    with pytest.raises(ArcnbError, match=said):
+        built(sets, tasks, tokenizer, executor, keep_solved=True)
+
+
 @pytest.mark.parametrize("chooser", ["best", "distinct"])
 def test_what_two_sets_hold_is_refined_once_and_counted(written, tasks, tokenizer, executor, chooser):
     first, later = third_turn_sets(written, tasks)
@@ -276,8 +306,20 @@ def test_predictions_that_do_not_fit_are_refused(written, tasks, tokenizer, exec
         built([written("empty", [prediction(tasks[0], "")])], tasks, tokenizer, executor)
     with pytest.raises(ArcnbError, match="no prediction set is named: `predictions` takes"):
         built([], tasks, tokenizer, executor)
-    with pytest.raises(ArcnbError, match="nothing to refine: of 1 tasks 1 are solved and are left out"):
-        built([written("solved", [prediction(tasks[0], SOLVES)])], tasks, tokenizer, executor)
+
+
+def test_answers_that_solved_are_kept_where_nothing_is_left_to_refine(tmp_path, written, tasks):
+    asked = {"tasks": write_tasks(tasks, tmp_path / "tasks.parquet"), "workers": 1}
+    rows = [prediction(tasks[0], SOLVES, view=PLAIN)]
+    with pytest.raises(
+        ArcnbError, match="nothing to refine: of 1 tasks 1 have all train pairs right and are left out"
+    ):
+        carried_out(tmp_path, "04", **asked, predictions=written("right", rows).folder)
+    rows.append(prediction(tasks[0], ZEROES, view=PLAIN, index=1))
+    run = carried_out(tmp_path, "04", **asked, predictions=written("both", rows).folder)
+    assert (run.outcome["conversations"], run.outcome["successes"]) == (0, 1)
+    assert len(pq.read_table(run.path / "sft.parquet")) == 1
+    assert not (run.path / "refine.parquet").exists()
 
 
 def test_a_template_that_asks_for_test_outputs_is_refused(tmp_path):

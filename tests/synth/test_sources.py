@@ -1,5 +1,8 @@
 """Task sources by name."""
 
+import ast
+import inspect
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,7 +11,7 @@ from arcnb.arc.tasks.task_set import load_tasks, write_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.pools import GuessedResults
 from arcnb.programs.executor.executor import Executor
-from arcnb.synth import sources
+from arcnb.synth import sources, task_sets
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.rearc.tasks import UNREPRODUCED
 from arcnb.synth.rules import GENERATORS, rule_task
@@ -139,3 +142,12 @@ def test_unknown_generators_name_the_nearest():
 def test_endless_sources_need_a_number():
     with pytest.raises(ArcnbError, match="never ends"):
         build_tasks("dsl")
+
+
+@pytest.mark.parametrize("module", [sources, task_sets])
+def test_calls_that_a_module_shows_can_be_made(module):
+    shown = re.findall(r"build_\w+\(.*\)", module.__doc__)
+    assert shown
+    for call in (ast.parse(text, mode="eval").body for text in shown):
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        inspect.signature(getattr(module, call.func.id)).bind(*call.args, **named)

@@ -114,10 +114,11 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
     assert not is_held_out({"task_id": "mine", "reserved": None})
 
 
-def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path):
+@pytest.mark.parametrize("seed", [0, -1])
+def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path, seed):
     """ARC JSON drops `meta`."""
-    reserved = [rearc_task(HELD_OUT_TRAINING[0], seed=0, index=0), rule_task("choose_part", seed=0, index=0)]
-    trainable = [rearc_task(training_split().trainable[0], 0, 0), rule_task("mirror_out", seed=0, index=0)]
+    reserved = [rearc_task(HELD_OUT_TRAINING[0], seed, index=0), rule_task("choose_part", seed, index=0)]
+    trainable = [rearc_task(training_split().trainable[0], seed, 0), rule_task("mirror_out", seed, index=0)]
     read = load_tasks(write_tasks([*reserved, *trainable], tmp_path / "tasks.json"))
     assert not any(task.meta for task in read)
     assert trainable_tasks(read).ids == [task.task_id for task in trainable]
@@ -162,7 +163,8 @@ def test_eval_tasks_are_left_out_renamed_turned_recolored_and_in_another_order()
         pairs = (*turned.test, *turned.train)
         assert left_out(task)
         assert left_out(Task("mine", pairs[1:], pairs[:1]))
-        assert left_out({"task_id": "mine", "task_fingerprint": task.fingerprint})
+        for said in task.fingerprints:  # also of rows made while its test outputs were hidden
+            assert left_out({"task_id": "mine", "task_fingerprint": said})
     assert trainable_tasks(tasks, left_out).ids == tasks.ids[2:]
     with pytest.raises(ArcnbError, match="all of its 6 tasks are reserved tasks or eval tasks"):
         trainable_tasks(tasks, LeftOut.of(False, tasks))

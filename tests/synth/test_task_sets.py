@@ -9,7 +9,7 @@ from arcnb.errors import ArcnbError
 from arcnb.synth import sources
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import HELD_OUT_TRAINING, training_split
-from arcnb.synth.task_sets import build_task_set
+from arcnb.synth.task_sets import build_task_set, recipe_problems
 from arcnb.synth.validation.reports import TaskReport
 
 RECIPE = "rearc*12 + dsl*140 + dsl/scenes*5"
@@ -79,10 +79,13 @@ def test_a_part_of_no_tasks_takes_none():
 
 
 @pytest.mark.parametrize(("part", "n"), [("held_out", 50), ("trainable", 300), ("held_out", 0)])
-def test_the_split_is_taken_before_tasks_are_counted(part, n):
-    ids = getattr(training_split(), part)
-    tasks = build_task_set("arc-agi-1/training", n, split=part)
-    assert tasks.ids == sorted(ids)[: n or None]
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tasks_of_a_split_are_drawn_from_all_of_it(part, n, seed):
+    whole = load_tasks("arc-agi-1/training").subset(getattr(training_split(), part))
+    report = TaskReport()
+    tasks = build_task_set("arc-agi-1/training", n, SourceSettings(seed), split=part, report=report)
+    assert tasks.ids == whole.sample(n or len(whole), seed).ids
+    assert report.rows() == [("accepted", len(tasks)), ("of the other split", 400 - len(whole))]
 
 
 def test_a_split_knows_reserved_tasks_of_any_data():
@@ -121,6 +124,8 @@ def test_a_wrong_part_is_refused_before_those_before_it_are_made(recipe, sentenc
     ("recipe", "sentence"),
     [
         ("rearc*3 + dsl*1 + rearc*2", r"^rearc stands 2 times in the recipe .*; name it once$"),
+        ("dsl*3 + composed*2", "^dsl and composed would give the same tasks, of composed; take only one"),
+        ("rearc/all*3 + rearc/00d62c1b*2", "^rearc/all and rearc/00d62c1b would give .*, of 00d62c1b;"),
         ("barc:{0}/a.jsonl + {0}/b/a.jsonl", r"a\.jsonl and \S*/b/a\.jsonl would give the same task ids"),
     ],
 )
@@ -131,6 +136,10 @@ def test_a_recipe_that_repeats_itself_is_refused_before_a_task_is_made(recipe, s
     with pytest.raises(ArcnbError, match=sentence):
         build_task_set(recipe.format(tmp_path), n_tasks, report=report)
     assert report.seen == 0
+
+
+def test_sources_of_one_kind_that_give_other_tasks_go_together():
+    assert not recipe_problems("rearc*3 + rearc/007bbfb7*2 + dsl*3 + dsl/scenes*2 + dsl/held_out*2")
 
 
 def test_an_id_of_two_sources_is_refused_at_its_task():

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 class RefinementDataset:
     """rows: one conversation each, see `refinement_rows`; parents: the predictions that they refine.
 
+    n_solved: tasks with a prediction that is right on all train pairs; test outputs choose nothing here.
     too_long: folder of its set and prediction id -> tokens, of those left out. n_right_on_train: programs
     that failed on a test input only, about which nothing may be said. n_repeated: predictions that an earlier
-    set holds, too.
+    set holds, too. why_empty: a sentence where there are no rows, else "".
     """
 
     rows: list[dict] = field(default_factory=list)
@@ -48,6 +49,7 @@ class RefinementDataset:
     too_long: dict[str, int] = field(default_factory=dict)
     n_right_on_train: int = 0
     n_repeated: int = 0
+    why_empty: str = ""
 
     def outcome(self) -> dict:
         """Plain numbers for the run's manifest."""
@@ -55,25 +57,25 @@ class RefinementDataset:
             "conversations": len(self.rows),
             "tasks": len({row["task_id"] for row in self.rows}),
             "tasks_seen": self.n_tasks,
-            "tasks_already_solved": self.n_solved,
+            "tasks_right_on_train": self.n_solved,
             "parents_that_failed": sum(parent.status != "ok" for parent in self.parents),
             "parents_without_a_right_pair": sum(not parent.train_correct_grids for parent in self.parents),
             "left_out_as_too_long": self.too_long,
             "left_out_as_right_on_train": self.n_right_on_train,
             "left_out_as_in_two_sets": self.n_repeated,
-            "longest_prompt": max(row["n_prompt_tokens"] for row in self.rows),
+            "longest_prompt": max((row["n_prompt_tokens"] for row in self.rows), default=0),
         }
 
     def headline(self, n_successes: int) -> str:
         """How many conversations of how many tasks, and how many answers to learn from."""
         n_tasks = len({row["task_id"] for row in self.rows})
-        solved = f" {self.n_solved} of {self.n_tasks} tasks were solved already." if self.n_solved else ""
+        right = (
+            f" {self.n_solved} of {self.n_tasks} tasks had all train pairs right." if self.n_solved else ""
+        )
         taught = (
             f"{n_successes} answers solved their task" if n_successes else "No refinement solved its task yet"
         )
-        return (
-            f"{len(self.rows)} conversations of {n_tasks} tasks ask for a better program.{solved} {taught}."
-        )
+        return f"{len(self.rows)} conversations of {n_tasks} tasks ask for a better program.{right} {taught}."
 
     def summary(self) -> pd.DataFrame:
         """The outcome as a one-column table."""
@@ -103,16 +105,17 @@ def turn_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The predictions of one task from all sets. ancestors: set number -> {id: prediction}."""
+    """The predictions of one task from all sets, each with the number of its set."""
 
     rows: list[tuple[int, Prediction]]
+    sets: Sequence[PredictionSet]
 
     def once(self) -> list[tuple[int, Prediction]]:
         """The rows, without those that repeat one of an earlier set, as folders that overlap give them.
 
         Equal ids are not enough, any two sets share some: the answers and those they refine have to be equal.
         """
-        ancestors = {number: self.ancestors(number) for number, _ in self.rows}
+        ancestors = {number: self.ancestors(number) for number in {number for number, _ in self.rows}}
         first_in: dict[tuple, int] = {}
         return [
             (number, prediction)
@@ -121,9 +124,31 @@ class Gathered:
         ]
 
     def ancestors(self, number: int) -> dict[str, Prediction]:
-        """id -> prediction as the rows of that set mean it: their own set's, then the others' in order."""
-        others = sorted(self.rows, key=lambda row: (row[0] != number, row[0]), reverse=True)
-        return {prediction.id: prediction for _, prediction in others}
+        """id -> prediction as the rows of that set mean it: their own set's, else the one that they refine.
+
+        ArcnbError where other sets hold different ones of its id and view.
+        """
+        found = {prediction.id: prediction for of, prediction in self.rows if of == number}
+        held: dict[str, list[tuple[int, Prediction]]] = {}
+        for row in self.rows:
+            held.setdefault(row[1].id, []).append(row)
+        children = [*found.values()]
+        for child in children:  # it grows by their parents
+            if child.parent is None or child.parent in found:
+                continue
+            # A refinement has its parent's view, which sets of other seeds have not.
+            parents = [row for row in held.get(child.parent, ()) if row[1].view == child.view]
+            for of, parent in parents[1:]:
+                if _turn(parent) != _turn(parents[0][1]):
+                    first, other = (self.sets[i].folder for i in (parents[0][0], of))
+                    raise ArcnbError(
+                        f"prediction {child.id} of {self.sets[number].folder} refines {parent.id}, and "
+                        f"{first} and {other} hold different ones: name the one set that was refined"
+                    )
+            if parents:
+                found[child.parent] = parents[0][1]
+                children.append(parents[0][1])
+        return found
 
 
 def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tuple:
@@ -131,9 +156,13 @@ def _history(prediction: Prediction, ancestors: Mapping[str, Prediction]) -> tup
     turns = []
     one: Prediction | None = prediction
     while one is not None:
-        turns.append((one.id, one.view, one.completion_prefix, one.completion))
+        turns.append(_turn(one))
         one = ancestors.get(one.parent)
     return tuple(turns)
+
+
+def _turn(one: Prediction) -> tuple:
+    return (one.id, one.view, one.completion_prefix, one.completion)
 
 
 def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tuple[str, Gathered]]:
@@ -142,7 +171,7 @@ def gather(sets: Sequence[PredictionSet], tasks: Sequence[Task]) -> Iterator[tup
     _check_sets(sets, {task.task_id: task.fingerprint for task in tasks})
     for some in slices(tasks):
         ids = [task.task_id for task in some]
-        found = {id_: Gathered([]) for id_ in ids}
+        found = {id_: Gathered([], sets) for id_ in ids}
         for number, one in enumerate(sets):
             for prediction in one.iter_predictions(task_ids=ids):
                 found[prediction.task_id].rows.append((number, prediction))
@@ -198,8 +227,8 @@ def refinement_rows(
     rewards that ask for improvement, no message mentions test pairs.
 
     turns: only refine predictions of these turns (empty: of all). executor: see
-    arcnb.models.prompts.conversations. ArcnbError as `check_choice`, when no candidate is left, or for
-    predictions that do not fit the tasks.
+    arcnb.models.prompts.conversations. ArcnbError as `check_choice`, or for predictions that do not fit the
+    tasks.
     """
     check_choice(chooser, per_task)
     wanted = set(turns)
@@ -228,7 +257,7 @@ def refinement_rows(
             dataset.rows.append(_row(parent, sets[number], prompt, ids))
             dataset.parents.append(parent)
     if not dataset.rows:
-        raise ArcnbError(_why_empty(dataset, chooser, wanted, keep_solved, max_prompt_length))
+        dataset.why_empty = _why_empty(dataset, chooser, wanted, keep_solved, max_prompt_length)
     return dataset
 
 
@@ -236,7 +265,7 @@ def _why_empty(dataset: RefinementDataset, chooser, wanted, keep_solved, limit) 
     of_turns = f" of turns {', '.join(map(str, sorted(wanted)))}" if wanted else ""
     kept = "" if keep_solved else " and are left out"
     return (
-        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} are solved{kept}, "
+        f"nothing to refine: of {dataset.n_tasks} tasks {dataset.n_solved} have all train pairs right{kept}, "
         f"{len(dataset.too_long)} conversations exceed {limit} tokens, {dataset.n_right_on_train} programs "
         f"failed on test inputs only, and chooser {chooser!r} found no other candidate{of_turns}"
     )
