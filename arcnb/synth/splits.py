@@ -128,16 +128,21 @@ def _text(facts: Mapping, name: str) -> str | None:
 
 
 def _names(facts: Mapping) -> set[str | None]:
-    """The id of a task, and those of the tasks that it was made of: an id of RE-ARC holds the original's,
-    which a file of ARC JSON keeps, and `meta` it does not."""
+    """The id of a task, and those of the tasks that it was made of: an id of RE-ARC or of a hindsight task
+    holds the original's, which a file of ARC JSON keeps, and `meta` it does not."""
     named = {_text(facts, name) for name in ("task_id", "original", "real")}
+    named |= {_whose_hindsight(name) for name in named}
     made = (re.fullmatch(r"rearc_([0-9a-f]{8})_-?\d+_\d+", name or "") for name in named)
     return named | {match[1] for match in made if match}
 
 
+def _whose_hindsight(name: str | None) -> str | None:
+    return name and name.partition("/")[0]
+
+
 def _is_of_family(facts: Mapping) -> bool:
     """Whether it is a task of a reserved family, which the id of a generated one tells, too."""
-    made = re.fullmatch(r"dsl_(\w+)_-?\d+_\d+", _text(facts, "task_id") or "")
+    made = re.fullmatch(r"dsl_(\w+)_-?\d+_\d+", _whose_hindsight(_text(facts, "task_id")) or "")
     return _text(facts, "family") in HELD_OUT_FAMILIES or (
         made is not None and made[1] in HELD_OUT_GENERATORS
     )

@@ -118,12 +118,16 @@ def test_a_row_about_a_task_is_asked_by_its_own_word_its_id_or_its_content():
 def test_ids_of_the_project_tell_reserved_tasks_where_nothing_else_does(tmp_path, seed):
     """ARC JSON drops `meta`."""
     reserved = [rearc_task(HELD_OUT_TRAINING[0], seed, index=0), rule_task("choose_part", seed, index=0)]
+    of_hindsight = [HELD_OUT_TRAINING[1], *(task.task_id for task in reserved)]
+    plain = rule_task("mirror_out", 5, index=0)
+    reserved += [replace(plain, task_id=f"{whose}/0/3/0/0") for whose in of_hindsight]
     trainable = [rearc_task(training_split().trainable[0], seed, 0), rule_task("mirror_out", seed, index=0)]
+    trainable.append(replace(plain, task_id=f"{training_split().trainable[1]}/0/3/0/0"))
     read = load_tasks(write_tasks([*reserved, *trainable], tmp_path / "tasks.json"))
     assert not any(task.meta for task in read)
     assert trainable_tasks(read).ids == [task.task_id for task in trainable]
     assert is_held_out({"task_id": "mine", "real": reserved[0].task_id})
-    left_out = LeftOut.of(False, read[2:3])
+    left_out = LeftOut.of(False, read[5:6])
     assert left_out({"task_id": training_split().trainable[0]})
 
 
