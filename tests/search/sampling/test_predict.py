@@ -95,7 +95,7 @@ def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, 
         assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
 
 
-def test_rounds_show_different_views(tmp_path, engine, executor):
+def test_rounds_show_different_views():
     tasks = short_tasks()
     views = {PLAN.view(tasks[0], round_) for round_ in range(8)}
     assert len(views) == 8
