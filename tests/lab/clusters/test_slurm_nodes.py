@@ -17,8 +17,8 @@ from arcnb.models.sft.training import train_sft
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
 from tests.lab.clusters import slurm_daemons, standin_vllm
-from tests.lab.clusters.clusters import PATIENT, only_run, started, submit_to, task_of
-from tests.lab.watching import wait_for
+from tests.lab.clusters.clusters import PATIENT, started, submit_to, task_of
+from tests.lab.watching import only_run, wait_for
 from tests.rl.conftest import gpus  # noqa: F401
 
 pytestmark = [
