@@ -16,8 +16,8 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
+from tests.arc_tasks import short_tasks
 from tests.lab.watching import wait_for
-from tests.search.arc_tasks import short_tasks
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
