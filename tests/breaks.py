@@ -441,7 +441,7 @@ BREAKS: list[Break] = [
         "arcnb/machine/files.py",
         'file = temporary.open("xb")',
         'file = path.open("wb")',
-        ("tests/lab/runs/test_run.py::test_an_interrupted_write_leaves_the_previous_copy",),
+        ("tests/machine/test_files.py::test_a_write_without_space_or_quota_leaves_the_previous_copy",),
     ),
     Break(
         "A run that works is not removed",

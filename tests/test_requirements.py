@@ -78,7 +78,7 @@ def test_installed_packages_are_the_pinned_ones():
 
 @pytest.mark.repetition  # asks an index; that pins satisfy each other is asked above, without one
 @pytest.mark.parametrize("python", ["3.11.1", "3.12.1"])
-def test_cpu_pins_exist_for_python(python, tmp_path):
+def test_cpu_pins_exist_for_python(python):
     result = uv(
         "pip", "compile", "--no-deps", "-q", "--python-version", python, str(ROOT / "requirements-cpu.txt")
     )

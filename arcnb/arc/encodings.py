@@ -230,9 +230,8 @@ def _fenced(lines: list[Line], tag: str, name: str) -> tuple[Line, list[Line]]:
 
 @dataclass(frozen=True)
 class GridEncoding:
-    """What `grid_encoding` returns; `spec` is the text it was made from."""
+    """What `grid_encoding` returns."""
 
-    spec: str
     layer: Layer
 
     def to_text(self, grid: Grid) -> str:
@@ -282,7 +281,7 @@ def encoding_option(free: bool = False) -> Any:
 def grid_encoding(spec: str) -> GridEncoding:
     """The encoding that `spec` describes; raises `ArcnbError` naming what is wrong in it."""
     try:
-        encoding = GridEncoding(spec, _layer(ast.parse(spec.strip(), mode="eval").body))
+        encoding = GridEncoding(_layer(ast.parse(spec.strip(), mode="eval").body))
     except ArcnbError as error:
         raise ArcnbError(f"encoding {spec!r}: {error}") from None
     except (SyntaxError, ValueError) as error:

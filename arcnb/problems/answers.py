@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from arcnb.errors import ArcnbError
 from arcnb.problems.languages.language import Language
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.extraction import FENCE, Extraction
@@ -34,12 +33,6 @@ class Reading:
         kind = "strict" if self.strict else "lenient" if self.found.program is not None else "none"
         reason = f": {self.found.reason}" if self.found.reason else ""
         return f"{kind}, {self.found.how}{reason}"
-
-
-def check_format(name: str) -> None:
-    """ArcnbError for a format that does not exist."""
-    if name not in FORMATS:
-        raise ArcnbError(f"answer format {name!r} does not exist; there are {', '.join(FORMATS)}")
 
 
 def read_answer(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from arcnb.arc.predictions.prediction import Prediction
 from arcnb.errors import ArcnbError
-from arcnb.problems.answers import Reading, check_format, read_answer
+from arcnb.problems.answers import Reading, read_answer
 from arcnb.problems.languages.language import TestResult, Trial
 from arcnb.problems.languages.registry import Languages
 from arcnb.problems.sets.problem import Problem
@@ -29,9 +29,6 @@ class ProblemJudge:
     languages: Languages
     max_tests: int = 3
     answer_format: str = "plain"
-
-    def __post_init__(self):
-        check_format(self.answer_format)
 
     def judge(
         self, predictions: Iterable[Prediction], problems: Mapping[str, Problem], all_tests: bool = False
@@ -51,7 +48,7 @@ class ProblemJudge:
             yield self._judged(prediction, reading, results, all_tests)
 
     def _judged(
-        self, prediction: Prediction, reading: Reading, answers: Sequence[TestResult], all_tests: bool = False
+        self, prediction: Prediction, reading: Reading, answers: Sequence[TestResult], all_tests: bool
     ) -> Prediction:
         """The prediction with what became of it."""
         bad = next((answer for answer in answers if answer.status != "ok"), None)

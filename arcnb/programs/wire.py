@@ -90,13 +90,8 @@ class Record:
     memory_mb: float = 0.0
 
 
-def encode_grid(grid: np.ndarray) -> bytes:
-    """Height, width and cells of a 2-D uint8 array."""
-    return bytes(grid.shape) + grid.tobytes()
-
-
 def encode_job(program: bytes, grids: list[bytes]) -> bytes:
-    """One job of a task; ``grids`` come from ``encode_grid``."""
+    """One job of a task; ``grids`` are encoded already."""
     return JOB.pack(len(program), len(grids)) + program + b"".join(grids)
 
 
@@ -136,7 +131,7 @@ def encode_record(
     cpu_seconds: float = 0.0,
     memory_mb: float = 0.0,
 ) -> bytes:
-    """A verdict as bytes; ``outputs`` come from ``encode_grid``, texts are cut to what a record may hold."""
+    """A verdict as bytes; ``outputs`` are encoded grids, texts are cut to what a record may hold."""
     kind = (error_type or "")[:MAX_TYPE].encode("utf-8", "replace")[:MAX_TYPE]
     message = (error_message or "")[:MAX_MESSAGE].encode("utf-8", "replace")[:MAX_MESSAGE]
     payload = b"".join([kind, message, *outputs])

@@ -50,8 +50,7 @@ def name_of(path: Path) -> str:
 def paragraphs(text: str) -> list[tuple[int, str]]:
     """(line, text) of each paragraph and list item, without code, tables, headings and targets of links."""
     found: list[tuple[int, str]] = []
-    fenced = fresh = True
-    fenced = False
+    fenced, fresh = False, True
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith(("```", "~~~")):
             fenced, fresh = not fenced, True

@@ -93,7 +93,7 @@ def test_the_table_of_what_fits_which_gpu_is_the_estimate():
         bytes_of = 2 * shape.parameters
         assert float(weights) == round(bytes_of / GIB, 1)
         for gpu, n in zip((24 * GIB, 48 * GIB, 80 * GIB, 141e9), sequences[0].split("|"), strict=True):
-            assert int(n) == int((0.9 * 0.9 * gpu - bytes_of) / (shape.cache_per_token * 8192))
+            assert int(n) == int((0.9 * 0.9 * gpu - bytes_of) / shape.cache(8192))
 
 
 def test_every_reward_scheme_is_in_the_table():

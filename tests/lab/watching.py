@@ -1,4 +1,4 @@
-"""Waiting for other processes, and reading what an executed notebook says of its cells."""
+"""Waiting for other processes; the only run, and what an executed notebook says of its cells."""
 
 import os
 import signal
@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import nbformat
+
+from arcnb.lab.runs.finding import list_runs
+from arcnb.lab.runs.run import Run
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> object:
@@ -76,6 +79,12 @@ def process_exists(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:  # it has just gone
         return False
+
+
+def only_run() -> Run:
+    """The run, if there is one and no other."""
+    (run,) = list_runs()
+    return run
 
 
 def statuses(path: Path) -> list[str]:

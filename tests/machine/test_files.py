@@ -37,7 +37,7 @@ def test_what_fails_inside_the_block_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_without_space_is_one_sentence_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_copy_without_space_is_one_sentence_and_leaves_nothing_behind(tmp_path):
     source, target = tmp_path / "source", tmp_path / "below" / "target"
     (source / "inner").mkdir(parents=True)
     (source / "inner" / "weights").write_text("many")

@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from arcnb.machine.processes import death_cause, is_alive, process_identity, usable_memory_gb
+from tests.lab.watching import process_exists, wait_for
 
 PARENT = """
 import sys
@@ -23,18 +22,10 @@ def test_a_child_ends_with_a_parent_that_is_killed():
     command = [sys.executable, "-c", PARENT]
     parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
-    assert lives(child)
+    assert process_exists(child)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 30
-    while lives(child):
-        assert time.monotonic() < deadline, "it outlived its parent"
-        time.sleep(0.05)
-
-
-def lives(pid):
-    stat = Path("/proc", str(pid), "stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    wait_for(lambda: not process_exists(child), 30)
 
 
 NO_SHARED_MEMORY = "mount --bind /dev/shm /dev/shm && mount -o remount,ro,bind /dev/shm"
@@ -123,8 +114,7 @@ def test_a_process_is_known_again():
     assert is_alive(mine | {"started": 1}) is False, "a reused pid is another process"
     assert is_alive(mine | {"host": "elsewhere"}) is None
     child = subprocess.Popen(["true"])
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        time.sleep(0.01)
+    wait_for(lambda: not process_exists(child.pid))
     assert is_alive(mine | {"pid": child.pid}) is False, "a zombie is not alive"
     child.wait()
 

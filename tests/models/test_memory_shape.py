@@ -97,4 +97,3 @@ def test_a_cache_holds_what_layers_keep_of_a_sequence(config, layers_kept):
 def test_latent_attention_keeps_one_vector_a_layer():
     shape = Shape.of(PLAIN | LATENT)
     assert shape.cache(1000) == 2 * (512 + 64) * 4 * 1000
-    assert shape.cache_per_token == 2 * (512 + 64) * 4

@@ -310,9 +310,7 @@ def test_the_program_of_an_answer_is_the_last_block_that_assigns_the_entry_point
 # ---------------------------------------------------------------- finding q
 
 
-def test_without_q_the_sentence_says_what_to_install_and_where_the_licence_goes(
-    tmp_path, monkeypatch, executor
-):
+def test_without_q_the_sentence_says_what_to_install_and_where_the_licence_goes(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(

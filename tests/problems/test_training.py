@@ -163,7 +163,7 @@ def test_problems_of_the_eval_split_are_not_trained_on_wherever_they_come_from()
     assert "not run" in checked(ProblemPlan.of(asked), load_problems("simple"), [])
 
 
-def test_a_problem_in_both_sets_is_refused(languages):
+def test_a_problem_in_both_sets_is_refused():
     some = load_problems("simple*3")
     with pytest.raises(ArcnbError, match=f"problem {some[0].problem_id} is in both"):
         checked(ProblemPlan.of({"workers": 1}), some, load_problems("simple*3"))

@@ -9,8 +9,8 @@ from arcnb.arc.predictions.prediction_set import PredictionSet
 from arcnb.arc.scores.submission import validate_submission
 from arcnb.arc.tasks.task import Pair
 from arcnb.arc.tasks.task_set import TaskSet, write_tasks
+from tests.arc_tasks import short_tasks
 from tests.in_process import carried_out
-from tests.search.arc_tasks import short_tasks
 from tests.search.comparing.test_evaluation import judged, right
 
 

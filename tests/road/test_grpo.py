@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from arcnb.errors import ArcnbError
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
 from tests.in_process import carried_out
+from tests.lab.watching import wait_for
 from tests.rl.conftest import gpus, letter_model  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.slow
@@ -84,19 +84,24 @@ def small(letter_model, tmp_path_factory):  # noqa: F811
     return {"tasks": path, "model": letter_model.folder} | sizes | other
 
 
-@pytest.fixture(scope="module")
-def stopped(start, small):
-    """(run folder, exit code, standard error) of a run that got SIGTERM when it had logged a step."""
-    process = start(*notebook_05(**small), "--name", "stopped")
-    deadline = time.monotonic() + 180
-    while not any(log.stat().st_size for log in start.runs.glob("*-stopped/metrics.jsonl")):
+def stopped_at_a_step(process, runs):
+    """(folder, exit code, standard error) of the run called stopped, which gets SIGTERM when it has logged a
+    step."""
+
+    def made_a_step():
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no step was made"
-        time.sleep(0.05)
+        return any(log.stat().st_size for log in runs.glob("*-stopped/metrics.jsonl"))
+
+    wait_for(made_a_step, 180)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=90)
-    (run,) = start.runs.glob("*-stopped")
+    (run,) = runs.glob("*-stopped")
     return run, process.returncode, errors
+
+
+@pytest.fixture(scope="module")
+def stopped(start, small):
+    return stopped_at_a_step(start(*notebook_05(**small), "--name", "stopped"), start.runs)
 
 
 def steps_logged(run):

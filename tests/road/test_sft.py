@@ -1,11 +1,9 @@
 """Notebook 02 by `arcnb run`, on tasks that notebook 01 made; repeated stopped by a signal and run again."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from arcnb.models.training.checkpoints import newest_complete
 from arcnb.models.training.log import read_metrics
 from tests.in_process import carried_out
 from tests.rl.logged_keys import unknown_keys
+from tests.road.test_grpo import manifest, stopped_at_a_step
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +48,6 @@ def done(process):
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return Path(output.strip())
-
-
-def manifest(run):
-    return json.loads((run / "manifest.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +97,8 @@ def test_the_page_says_what_a_gpu_would_need(whole):
 @pytest.mark.long("whole notebooks, each in a kernel of its own")
 def test_a_run_that_is_stopped_saves_and_goes_on_as_if_it_had_not_been(arcnb, runs, training, whole):
     process = arcnb("run", "02", "--name", "stopped", **training, n_shown=0)
-    deadline = time.monotonic() + 180
-    while not any(log.stat().st_size for log in runs.glob("*-stopped/metrics.jsonl")):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, "no step was made"
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=90)
-    assert process.returncode == 128 + signal.SIGTERM
-    (run,) = runs.glob("*-stopped")
+    run, code, errors = stopped_at_a_step(process, runs)
+    assert code == 128 + signal.SIGTERM
     assert f"arcnb run --resume {run}" in errors
     assert manifest(run)["status"] == "preempted"
     assert newest_complete(run / "checkpoints") is not None

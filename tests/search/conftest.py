@@ -7,7 +7,7 @@ import pytest
 from arcnb.models.registry import load_tokenizer
 from arcnb.models.sampling.backends import EngineOptions, open_backend
 from arcnb.programs.executor.executor import Executor
-from tests.search.arc_tasks import short_tasks
+from tests.arc_tasks import short_tasks
 
 # What the processes need and what takes seconds to import.
 IMPORTED = (

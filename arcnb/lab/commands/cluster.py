@@ -21,6 +21,7 @@ from arcnb.lab.commands.batch import add_set_options, planned_sweep, still_to_do
 from arcnb.lab.commands.options import note, say
 from arcnb.lab.notebooks import files, profiles
 from arcnb.lab.notebooks.checks import refuse_early
+from arcnb.lab.notebooks.parameters import default_values
 from arcnb.lab.runs import provenance, queueing
 from arcnb.lab.runs.cards import aligned
 from arcnb.lab.runs.finding import list_runs
@@ -64,7 +65,8 @@ def _submit(options: argparse.Namespace, given: dict[str, Any]) -> int:
     check_name(name)
     if options.name and not options.again:
         queueing.refuse_taken(name)
-    values, _ = shared.complete_values(options, path)
+    declared = files.declared_beside(path, options.profile)
+    values = default_values(declared[path.stem]) | shared.given_values(options, path, declared)
     refuse_early(path, values, path.name, note, elsewhere=True, later=bool(options.after))
     resources_of(given, "arcnb submit", options.on)
     if options.dry_run:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from arcnb.errors import ArcnbError
-from arcnb.lab.notebooks import files, profiles
-from arcnb.lab.notebooks.parameters import Declared, check_parameters, default_values
+from arcnb.lab.notebooks import profiles
+from arcnb.lab.notebooks.parameters import Declared, check_parameters
 from arcnb.lab.runs.finding import list_runs, run_names
 from arcnb.lab.runs.manifest import plain
 from arcnb.lab.runs.placeholders import with_runs
@@ -132,9 +132,3 @@ def line_values(options: argparse.Namespace, path: Path, own: Declared) -> dict[
         value = profiles.parse_value(text, own.find(name)) if own.knows(name) else profiles.parse_value(text)
         values |= check_parameters({name: value}, own, path.name)
     return with_runs(values)
-
-
-def complete_values(options: argparse.Namespace, path: Path) -> tuple[dict[str, Any], Declared]:
-    """(all parameters of a run, what the notebook declares)"""
-    declared = files.declared_beside(path, options.profile)
-    return default_values(declared[path.stem]) | given_values(options, path, declared), declared[path.stem]

@@ -145,8 +145,3 @@ def cache_bytes(model: Path, tokens: int) -> int:
     """Bytes of keys and values that a sequence of so many tokens takes at 16 bit, at least; 0 if the config
     does not say."""
     return Shape.of(read_object(model / "config.json")).cache(tokens)
-
-
-def cache_bytes_per_token(model: Path) -> int:
-    """Bytes of keys and values that one token takes at 16 bit; 0 if the config does not say."""
-    return Shape.of(read_object(model / "config.json")).cache_per_token

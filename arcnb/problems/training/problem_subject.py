@@ -9,7 +9,6 @@ from pathlib import Path
 from arcnb.arc.augmentation import Augmentation
 from arcnb.arc.views import View
 from arcnb.plans import refusals
-from arcnb.problems.answers import check_format
 from arcnb.problems.grading import ProblemJudge
 from arcnb.problems.languages.q.install import find_q
 from arcnb.problems.languages.registry import Languages
@@ -55,7 +54,6 @@ class ProblemSubject(Subject):
     @property
     def prompt_format(self) -> ProblemFormat:
         """The plan's template, or the one of the answer format."""
-        check_format(self.plan.tests.answer_format)
         return problem_format(
             self.plan.template or self.plan.tests.answer_format, self.plan.tests.shown_tests
         )

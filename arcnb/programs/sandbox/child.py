@@ -28,7 +28,7 @@ _LOW = sys.byteorder == "big"  # whether the low byte of a number is its last
 SPARE = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 _NO_REASON = "error return without exception set"  # what the interpreter says where a frame found no memory
 
-# Status, outputs as `wire.encode_grid` writes them, error type, error message, failing line.
+# Status, outputs as grids of the wire, error type, error message, failing line.
 Verdict = tuple[str, Sequence[bytes], str | None, str | None, int | None]
 Progress = Callable[[int], None]
 

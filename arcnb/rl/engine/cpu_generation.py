@@ -18,7 +18,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from arcnb.arc.seeds import derive_seed
 from arcnb.errors import ArcnbError
-from arcnb.models.memory.fitting import cache_bytes_per_token
+from arcnb.models.memory.fitting import cache_bytes
 from arcnb.models.merging import SETTINGS, TOKENIZER
 from arcnb.models.sampling.backends import EngineOptions, Request, Sampling, fits, open_backend
 from arcnb.rl.engine.adapter_alone import policy_folder, write_adapter
@@ -125,7 +125,7 @@ class CpuGeneration(VLLMGeneration):
 def _cache_gb(model: Path, sequences: int, tokens: int) -> float:
     """GiB in which so many sequences of that length have their keys and values, in whole blocks of 128
     tokens, at 32 bit: none has to wait for another's to end."""
-    bytes_ = sequences * 2 * cache_bytes_per_token(model) * (tokens + 128)
+    bytes_ = sequences * 2 * cache_bytes(model, 1) * (tokens + 128)
     return bytes_ / 2**30  # 0, where nobody knows: the engine's default
 
 

@@ -12,6 +12,7 @@ from functools import cache
 
 from arcnb.arc.grids import Grid, as_grid, same_grids
 from arcnb.arc.predictions.normal_form import normal_form
+from arcnb.arc.predictions.prediction import output_fingerprint
 from arcnb.arc.seeds import rng as seeded_rng
 from arcnb.arc.tasks.task import Task
 from arcnb.programs.executor.executor import Executor
@@ -128,12 +129,7 @@ def behaviour_job(program: str, limits: Limits) -> Job:
 
 def behaviour(execution: Execution) -> str | None:
     """A key of the outputs on the probes, or None when the program could not be run on them."""
-    if execution.outputs is None:
-        return None
-    digest = hashlib.sha256()
-    for grid in execution.outputs:
-        digest.update(b"%dx%d" % grid.shape + grid.tobytes())
-    return digest.hexdigest()[:24]
+    return None if execution.outputs is None else output_fingerprint(execution.outputs)
 
 
 @cache

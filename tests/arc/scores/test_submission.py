@@ -240,7 +240,7 @@ def test_both_ways_of_averaging():
     assert str(result) == "66.67% of 2 tasks (mean over tasks), 50.00% of 4 test outputs"
 
 
-def test_defects_are_refused_by_name(tmp_path):
+def test_defects_are_refused_by_name():
     with pytest.raises(
         ArcnbError, match="submission_rule 'best' does not exist; there are train-score, majority, legacy"
     ):

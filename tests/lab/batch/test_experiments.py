@@ -26,7 +26,7 @@ PIPELINES = [path for path, content in CONTENT.items() if "stages" in content]
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_a_sweep_can_be_queued(path, runs_root, monkeypatch):
+def test_a_sweep_can_be_queued(path, monkeypatch):
     monkeypatch.setattr(
         "arcnb.lab.batch.workers.run_queued", lambda runs, *_: queued.extend(runs) or Ending()
     )

@@ -128,7 +128,7 @@ def test_a_stopped_sweep_goes_on_in_the_same_folders(path, start, runs_root, cap
     assert capsys.readouterr().err.count(": done\n") == 2
 
 
-def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_root, capsys):
+def test_a_cancelled_sweep_does_not_start_what_was_cancelled(path, start, runs_root):
     process = start("sweep", path, "-p", "seconds", "1", "--grid", "n=1,2,3", "--name", "long", "--jobs", "1")
     wait_for(lambda: len(list(runs_root.glob("*/ready"))) == 1)
     assert cli.main(["cancel", "long"]) == 0
@@ -152,7 +152,7 @@ def test_a_run_whose_folder_is_gone_fails_alone(path, start, runs_root):
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["done", "done", "unreadable"]
 
 
-def test_after_an_error_nobody_is_left_at_work(path, runs_root):
+def test_after_an_error_nobody_is_left_at_work(path):
     runs = [member.run for member in plan_sweep("x", path, VALUES, sets_of(1, 2)).members]
 
     def tell(run, code):
@@ -165,7 +165,7 @@ def test_after_an_error_nobody_is_left_at_work(path, runs_root):
     assert runs[0].manifest["status"] == "preempted", "it was waited for"
 
 
-def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, runs_root, capsys):
+def test_a_name_of_a_sweep_and_of_a_run_is_refused(path, capsys):
     """Both are called after the notebook unless told otherwise."""
     sweep = plan_sweep("twice", path, {"n": 3}, sets_of(1, 2))
     assert cli.main(["show", "twice"]) == 0

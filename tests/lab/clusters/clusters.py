@@ -3,7 +3,6 @@
 import json
 
 from arcnb.lab import cli
-from arcnb.lab.runs.finding import list_runs
 
 # Waits for a file called `go` beside the run folders; when it is stopped it saves, and afterwards goes on.
 PATIENT = """
@@ -43,9 +42,3 @@ def started(run) -> bool:
 def task_of(run) -> str:
     """The scheduler's own name of the run."""
     return json.loads((run.path / "job" / "job.json").read_text())["task"]
-
-
-def only_run():
-    """The run, if there is one and no other."""
-    (run,) = list_runs()
-    return run

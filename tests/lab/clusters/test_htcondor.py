@@ -17,9 +17,9 @@ from arcnb.lab import cli
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import HEARTBEAT, read_heartbeat
 from tests.lab.clusters import condor_daemons, standin_vllm
-from tests.lab.clusters.clusters import PATIENT, RECORD, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.clusters import PATIENT, RECORD, started, status, submit_to, task_of
 from tests.lab.clusters.images import image_of_mount_points
-from tests.lab.watching import wait_for
+from tests.lab.watching import only_run, wait_for
 
 pytestmark = pytest.mark.skipif(bool(condor_daemons.missing()), reason=condor_daemons.missing())
 
@@ -66,7 +66,7 @@ def test_a_sweep_is_one_submission_and_gpus_are_handed_out(path, runs_root, caps
     assert status(capsys) == []
 
 
-def test_an_evicted_run_saves_waits_and_goes_on_in_its_folder(path, pool, capsys):
+def test_an_evicted_run_saves_waits_and_goes_on_in_its_folder(path, pool):
     assert submit(path, "--name", "evicted", "--gpus", 0) == 0
     run = only_run()
     wait_for(lambda: started(run))

@@ -222,7 +222,7 @@ def test_the_last_node_serves_and_the_others_train(path, capsys):
     assert list_runs() == []
 
 
-def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeypatch, capsys):
+def test_a_container_sees_runs_notebooks_and_the_package(path, tmp_path, monkeypatch):
     """With a stand-in for apptainer that says what it was given and runs the command here."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -537,7 +537,7 @@ def test_a_refusal_keeps_what_the_sweep_had(path, runs_root):
     assert not list((runs_root / "sweeps" / "sw").glob("jobs/*"))
 
 
-def test_a_refusal_keeps_what_removed_runs_left_to_their_sweep(notebook, runs_root, capsys):
+def test_a_refusal_keeps_what_removed_runs_left_to_their_sweep(notebook, capsys):
     parameters = "shard = 0  # number\nn_shards = 1  # of so many\noutput = ''  # folder\n"
     path = notebook("run.record({'x': 1})", name="03_shards", parameters=parameters)
     shared = {"n_shards": 1, "output": "{sweep}/predictions"}

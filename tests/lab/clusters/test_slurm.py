@@ -14,9 +14,9 @@ from arcnb.lab import cli
 from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import read_heartbeat
 from tests.lab.clusters import slurm_daemons
-from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, only_run, started, status, submit_to, task_of
+from tests.lab.clusters.clusters import PATIENT, RECORD, SMALL, started, status, submit_to, task_of
 from tests.lab.clusters.images import image_of_mount_points
-from tests.lab.watching import wait_for
+from tests.lab.watching import only_run, wait_for
 
 pytestmark = pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing())
 

@@ -4,28 +4,27 @@ import contextlib
 import json
 import os
 import signal
-from dataclasses import replace
 
 import psutil
 import pytest
 
-from arcnb.arc.tasks.task_set import TaskSet, load_tasks, write_tasks
+from arcnb.arc.tasks.task_set import write_tasks
 from arcnb.lab.clusters import submitting
 from arcnb.models.sft.plan import SftPlan
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.training import train_sft
 from arcnb.models.training.checkpoints import newest_complete, step_of
 from arcnb.models.training.log import read_metrics
+from tests.arc_tasks import taught_tasks
 from tests.lab.clusters import slurm_daemons, standin_vllm
-from tests.lab.clusters.clusters import PATIENT, only_run, started, submit_to, task_of
-from tests.lab.watching import wait_for
+from tests.lab.clusters.clusters import PATIENT, started, submit_to, task_of
+from tests.lab.watching import only_run, wait_for
 from tests.rl.conftest import gpus  # noqa: F401
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(slurm_daemons.missing()), reason=slurm_daemons.missing()),
 ]
-PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
 NODE = ["--cpus", "1", "--memory", "2G", "--time", "10m", "--gpus", "0"]
 
 
@@ -43,11 +42,7 @@ def slurm(tmp_path, monkeypatch):
 
 @pytest.fixture
 def settings(tmp_path, small_model):
-    everything = load_tasks("arc-agi-1/training")
-    small = [t for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250][:6]
-    write_tasks(
-        TaskSet("small", tuple(replace(task, program=PROGRAM) for task in small)), tmp_path / "tasks.parquet"
-    )
+    write_tasks(taught_tasks(), tmp_path / "tasks.parquet")
     return {
         "tasks": str(tmp_path / "tasks.parquet"), "model": small_model.path, "adapter": "", "lora_r": 4,
         "max_steps": 3,

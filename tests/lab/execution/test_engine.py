@@ -27,7 +27,7 @@ from arcnb.lab.runs.finding import list_runs
 from arcnb.lab.runs.heartbeat import place_text, read_heartbeat
 from arcnb.lab.runs.provenance import notebook_record
 from arcnb.lab.runs.run import new_run
-from tests.lab.watching import process_exists, statuses, wait_for
+from tests.lab.watching import only_run, process_exists, statuses, wait_for
 
 RECORD = "run.record(outcome={'n': n})"
 READY = "(run.path / 'ready').write_text(str(__import__('os').getpid()))"
@@ -57,11 +57,6 @@ while not told:
     time.sleep(0.05)
 """
 STUBBORN = f"import time\ntry:\n  {READY}\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  pass\n{SLEEP}"
-
-
-def only_run():
-    (run,) = list_runs()
-    return run
 
 
 def ready(root):
@@ -167,7 +162,7 @@ def test_leaving_early_is_not_done(notebook):
     assert statuses(only_run().copy_path)[-1] == "pending"
 
 
-def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook, capsys):
+def test_a_killed_kernel_is_killed_and_leaves_no_children(notebook):
     path = notebook(
         "import subprocess, os, signal\nchild = subprocess.Popen(['sleep', '600'])\n"
         "(run.path / 'child').write_text(str(child.pid))\nos.kill(os.getpid(), signal.SIGKILL)",
@@ -262,7 +257,7 @@ def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys):
     assert run.verdict() == ("done", None)
 
 
-def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, runs_root, capsys):
+def test_progress_of_a_running_cell_is_seen_from_outside(notebook, start, capsys):
     imports = "import time\nfrom arcnb.machine.progress import progress\n"
     loop = "for _ in progress(range(600), 'judging', unit='task'):\n    time.sleep(0.1)"
     process = start("run", notebook("# Judge", imports + loop))

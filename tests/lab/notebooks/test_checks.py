@@ -147,7 +147,7 @@ def test_a_check_that_cannot_be_made_here_is_said(small, monkeypatch, tmp_path, 
         ("09", ["tasks", "simple*4"]),
     ],
 )
-def test_a_dry_run_leaves_to_the_node_what_only_that_can_tell(capsys, number, parameters):
+def test_a_dry_run_leaves_to_the_node_what_only_that_can_tell(number, parameters):
     assert cli.main(["run", str(NOTEBOOKS / f"{stem(number)}.ipynb"), "-p", *parameters, "--dry-run"]) == 0
 
 

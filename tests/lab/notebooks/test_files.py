@@ -185,7 +185,7 @@ def test_another_language_is_refused(changed):
         read_notebook(path)
 
 
-def test_a_home_that_keeps_no_signatures_fails_no_run(notebook, monkeypatch, capsys):
+def test_a_home_that_keeps_no_signatures_fails_no_run(notebook, monkeypatch):
     def nowhere(*_):
         raise RuntimeError("Could not determine home directory.")
 

@@ -15,6 +15,7 @@ from arcnb.lab.batch.sweeps import find_sweep
 from arcnb.lab.commands import batch
 from arcnb.lab.runs.finding import list_runs
 from tests.lab.scripted_plan import CELL, MAKE, RECORD, flat
+from tests.lab.watching import only_run
 from tests.paths import ROOT, tooling
 
 
@@ -24,11 +25,6 @@ def path(notebook, monkeypatch):
     folders = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
     return notebook(MAKE, RECORD, parameters=CELL)
-
-
-def only_run():
-    (run,) = list_runs()
-    return run
 
 
 def profile(path, text):

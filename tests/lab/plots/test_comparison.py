@@ -191,7 +191,7 @@ def test_a_set_that_was_cut_short_is_ranked_at_the_predictions_that_all_its_task
     assert ranked.loc["cut", "mean"] == pytest.approx((1 + 1 + 0.25) / 8)
 
 
-def test_a_sweep_stands_for_its_runs(tmp_path, notebook):
+def test_a_sweep_stands_for_its_runs(notebook):
     path = notebook("run.record({'n': n})")
     values = {"n": 1, "seconds": 0.0, "label": "x"}
     plan_sweep("rates", path, values, [ParameterSet({"n": n}, {"n": n}) for n in (1, 2)])

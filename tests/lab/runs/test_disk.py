@@ -92,7 +92,7 @@ def test_what_an_interrupted_removal_left_is_counted(runs_root, capsys, monkeypa
     assert said.endswith(f", the first {left.relative_to(runs_root)}\n")
 
 
-def test_a_run_that_cannot_be_removed_is_still_a_run(runs_root, tmp_path, capsys, monkeypatch):
+def test_a_run_that_cannot_be_removed_is_still_a_run(capsys, monkeypatch):
     run = new_run("kept").record()
     (run.path / "a.txt").touch()
 
@@ -249,7 +249,7 @@ def test_runs_of_other_versions_are_named_and_still_protect(runs_root, capsys):
     assert list_runs() == []
 
 
-def test_a_manifest_nested_without_end_points_to_nothing(runs_root):
+def test_a_manifest_nested_without_end_points_to_nothing():
     mother, other = run_with("mother"), run_with("other")
     (other.path / "manifest.json").write_text('{"parents":' * 100_000)
     assert disk.pointers([mother, other]) == {}
@@ -351,7 +351,7 @@ def test_one_that_cannot_be_cancelled_leaves_the_others(scancel, capsys):
 
 
 @pytest.mark.parametrize("home", ["full", "missing"])
-def test_a_home_without_space_stops_no_run(notebook, tmp_path, runs_root, home):
+def test_a_home_without_space_stops_no_run(notebook, tmp_path, home):
     """In a process of its own with a home of its own: a file system of 64 kB where one can be mounted."""
     folder = tmp_path / "home"
     folder.mkdir()

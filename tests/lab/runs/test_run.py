@@ -21,7 +21,6 @@ from arcnb.lab.runs.cards import flat, machine_text, news, short_text, size_text
 from arcnb.lab.runs.finding import find_run, list_runs
 from arcnb.lab.runs.heartbeat import Heartbeat, read_heartbeat
 from arcnb.lab.runs.run import Run, new_run, runs_root
-from arcnb.machine.files import write_whole
 from tests.lab.watching import wait_for
 from tests.paths import ROOT
 
@@ -60,20 +59,6 @@ def test_a_root_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "file" / "deeper"))
     with pytest.raises(ArcnbError, match=r"cannot make a run folder in .*/file/deeper: Not a directory"):
         new_run("x")
-
-
-def test_an_interrupted_write_leaves_the_previous_copy(tmp_path, monkeypatch):
-    path = tmp_path / "manifest.json"
-    write_whole(path, "old")
-
-    def full_disk(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(ArcnbError, match=r"cannot write .*manifest.json: No space left on device"):
-        write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_without_room_for_a_manifest_does_not_stay(runs_root, monkeypatch):
@@ -184,7 +169,7 @@ def test_runs_below_a_link_record_artifacts_and_parents_as_others_do(tmp_path, m
         run.record(artifacts=[mother.path / "tasks.parquet"])
 
 
-def test_finding_runs(runs_root):
+def test_finding_runs():
     first, second, other = (new_run(name) for name in ("inference", "inference", "evaluate"))
     assert [run.path for run in list_runs()] == sorted(run.path for run in (first, second, other))
     assert find_run("inference").path == second.path
@@ -197,7 +182,7 @@ def test_finding_runs(runs_root):
         find_run(first.path.name[:8])
 
 
-def test_unreadable_manifests_are_named(runs_root):
+def test_unreadable_manifests_are_named():
     run = new_run("x")
     (run.path / "manifest.json").write_text('{"schema": 1, "na')
     with pytest.raises(ArcnbError, match=r"manifest.json cannot be read"):
@@ -213,7 +198,7 @@ def test_open_run_gives_the_engines_folder(monkeypatch):
     assert open_run().path == run.path
 
 
-def test_open_run_in_a_script(runs_root):
+def test_open_run_in_a_script():
     script = """
 from arcnb.lab.execution.sessions import open_run
 first = open_run("script")
@@ -227,7 +212,7 @@ second.record({"n": 1})
     assert [run.status for run in list_runs()] == ["preempted", "done"]
 
 
-def test_open_run_makes_another_when_the_first_was_removed(runs_root):
+def test_open_run_makes_another_when_the_first_was_removed():
     script = """
 import shutil
 from arcnb.lab.execution.sessions import open_run
@@ -242,7 +227,7 @@ open_run("script").record({"n": 1})
     assert [run.manifest["outcome"] for run in list_runs()[1:]] == [{"n": 1}]
 
 
-def test_sigterm_still_ends_forked_workers(runs_root):
+def test_sigterm_still_ends_forked_workers():
     script = """
 import multiprocessing, time
 from arcnb.lab.execution.sessions import open_run

@@ -71,7 +71,7 @@ READ_ONLY = f"mount --bind {ROOT} {ROOT} && mount -o remount,ro,bind {ROOT}"
 @pytest.mark.skipif(
     not usable("unshare", "--mount", "sh", "-c", READ_ONLY), reason="nothing can be mounted here"
 )
-def test_a_read_only_checkout_runs_with_runs_elsewhere(notebook, runs_root):
+def test_a_read_only_checkout_runs_with_runs_elsewhere(notebook):
     path = notebook("run.record({'n': n})")
     before = ["unshare", "--mount", "sh", "-c", f'{READ_ONLY} && exec "$@"', "sh"]
     refused = arcnb("run", path, before=before, cwd=ROOT, ARCNB_RUNS=None)

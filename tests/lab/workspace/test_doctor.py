@@ -113,7 +113,7 @@ def test_free_memory_is_no_more_than_a_container_allows(monkeypatch):
     assert memory.state == "note"
 
 
-def test_a_full_disk_and_a_folder_that_takes_no_files_are_told(monkeypatch, tmp_path):
+def test_a_full_disk_and_a_folder_that_takes_no_files_are_told(monkeypatch):
     usage = namedtuple("Usage", "total used free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(10, 9, int(1e8)))
     assert findings("runs")[0].state == "note"

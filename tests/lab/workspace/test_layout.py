@@ -116,7 +116,7 @@ def test_what_its_user_removed_stays_away_and_what_is_not_delivered_any_more_sta
     assert (own / "notebooks" / "profiles" / "demo.yaml").is_file()
 
 
-def test_only_workspaces_are_upgraded(tmp_path, delivery, monkeypatch):
+def test_only_workspaces_are_upgraded(tmp_path, delivery):
     with pytest.raises(ArcnbError, match="is no workspace; `arcnb init"):
         layout.upgrade(tmp_path)
 

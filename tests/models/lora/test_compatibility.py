@@ -12,6 +12,7 @@ from arcnb.models.merging import merged_model
 from arcnb.models.registry import ModelPath
 from arcnb.models.sampling.backends import EngineOptions
 from arcnb.models.sampling.by_vllm import merged_is_faster
+from tests.random_llama import random_llama
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_lora_of_embeddings_or_head_is_refused(model, name):
 @pytest.mark.parametrize("end", ["embed_tokens", "lm_head"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_adapters_of_embeddings_and_head_fit_as_peft_writes_them(
-    tiny, save_random_llama, tmp_path, end, whole
+    tiny, embedded_tokenizer, tmp_path, end, whole
 ):
     """whole: with the matrix that the LoRA changes beside it, as peft writes them unless told otherwise."""
     import peft
@@ -56,9 +57,10 @@ def test_adapters_of_embeddings_and_head_fit_as_peft_writes_them(
     del settings["base_model_name_or_path"]  # by which alone the others would be refused
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(settings))
     check_adapter(tmp_path / "adapter", tiny.folder, tiny.name)
-    for other, sizes in (("hidden", {"hidden": 32}), ("words", {"vocabulary": 500})):
+    for name, size in (("hidden_size", 32), ("vocab_size", 500)):
+        other = random_llama(tmp_path / name, embedded_tokenizer, **{"hidden_size": 64, name: size})
         with pytest.raises(ArcnbError, match="does not fit model 'other'"):
-            check_adapter(tmp_path / "adapter", save_random_llama(tmp_path / other, **sizes), "other")
+            check_adapter(tmp_path / "adapter", other.folder, "other")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_nothing_is_said_about_test_pairs(task, outputs):
     assert "8" not in text
 
 
-def test_many_wrong_cells_show_the_grid(task):
+def test_many_wrong_cells_show_the_grid():
     big = Task.from_dict(
         "big", {"train": [{"input": [[0]], "output": [[1] * 4] * 4}], "test": [{"input": [[0]]}]}
     )

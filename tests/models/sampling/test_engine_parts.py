@@ -27,7 +27,7 @@ from arcnb.models.sampling.engine_guard import (
 )
 from arcnb.models.sampling.engine_log import EngineLog
 from arcnb.models.sampling.vllm_engine import EngineSettings
-from tests.lab.watching import wait_for
+from tests.lab.watching import process_exists, wait_for
 
 PARENT = f"""
 import os, subprocess, sys, time
@@ -40,14 +40,6 @@ time.sleep(300)
 """
 
 
-def running(pid: int) -> bool:
-    try:
-        state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]  # noqa: SIM115
-    except OSError:
-        return False
-    return state != "Z"
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
@@ -58,7 +50,7 @@ def test_engine_processes_die_with_their_parent_and_so_does_the_guard(sign):
     parent.wait(20)
     parent.stdout.close()
     wait_for(lambda: not marked_processes(mark))
-    wait_for(lambda: not running(int(guard)))
+    wait_for(lambda: not process_exists(int(guard)))
     assert not folder_of(mark).exists()
 
 
@@ -206,7 +198,7 @@ def test_a_cache_in_eight_bits_is_half_as_large(tiny, h200, monkeypatch):
 
 def test_cache_of_the_embedded_model(embedded):
     # keys and values, 2 bytes, 30 layers, 3 heads of 64
-    assert fitting.cache_bytes_per_token(embedded.folder) == 2 * 2 * 30 * 3 * 64
+    assert fitting.cache_bytes(embedded.folder, 1) == 2 * 2 * 30 * 3 * 64
 
 
 def test_visible_gpus_selects_and_orders(monkeypatch):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from arcnb.arc.tasks.task import Task
-from arcnb.arc.tasks.task_set import load_tasks
 from arcnb.errors import ArcnbError
 from arcnb.machine.beats import beating
 from arcnb.models.prompts.format import prompt_format
@@ -26,20 +25,19 @@ from arcnb.models.sft.training import train_sft
 from arcnb.synth.endless import TaskStream
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.splits import LeftOut
+from tests.arc_tasks import PROGRAM, taught_tasks
 from tests.lab.watching import wait_for
 from tests.models.sft.rounds import Rounds, hold_a_stream
+from tests.models.sft.test_training import losses
 from tests.rl.stop_at import StopAt
 
-PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
 PLAN = RowPlan(n_rows=32, max_length=1000, block_rows=16, batch=4)
 ENDLESS = replace(PLAN, n_rows=10**9, workers=2)
 
 
 @pytest.fixture(scope="module")
 def tasks():
-    everything = load_tasks("arc-agi-1/training")
-    small = [t for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
-    return tuple(replace(task, program=PROGRAM) for task in small[:6])
+    return taught_tasks().tasks
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +191,6 @@ def plan_of(model, **changes):
     return SftPlan.of({"model": model.path, "lora_r": 4} | changes)
 
 
-def curve(report):
-    return [row["loss"] for row in report.history if "loss" in row]
-
-
 def test_rows_of_an_earlier_try_are_counted_before_the_maker_is_there_again(
     tasks, small_model, folder, earlier
 ):
@@ -218,8 +212,8 @@ def test_a_resumed_training_reads_the_rows_an_unbroken_one_would_have_read(
     with stream(tasks, rows, PLAN) as coming:
         resumed = train_sft(plan, coming, output)
     assert (whole.status, resumed.status) == ("done", "done")
-    assert len(curve(whole)) == 4
-    assert curve(resumed) == pytest.approx(curve(whole), rel=1e-4)
+    assert len(losses(whole)) == 4
+    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-4)
     assert train_sft(plan, RowStream(rows), output).steps == 4, "what is done is not trained a step more"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from arcnb.arc.tasks.task_set import TaskSet, load_tasks
+from arcnb.arc.tasks.task_set import TaskSet
 from arcnb.errors import ArcnbError
 from arcnb.lab.clusters import submitting
 from arcnb.models.prompts.format import prompt_format
@@ -26,19 +26,16 @@ from arcnb.models.training.processes import LaunchError, launch
 from arcnb.synth.rearc.augmented import FreshAugmentations
 from arcnb.synth.sources import SourceSettings
 from arcnb.synth.task_sets import build_task_set
+from tests.arc_tasks import PROGRAM, taught_tasks
 from tests.lab.watching import interrupted_when
 from tests.models.sft.rounds import Rounds
 from tests.paths import ROOT
 from tests.rl.stop_at import StopAt
 
-PROGRAM = "def transform(grid):\n    return grid[::-1]\n"
-
 
 @pytest.fixture(scope="module")
 def tasks():
-    everything = load_tasks("arc-agi-1/training")
-    small = [t for t in everything if sum(p.input.size + p.output.size for p in t.train) < 250]
-    return TaskSet("small", tuple(replace(task, program=PROGRAM) for task in small[:6]))
+    return taught_tasks()
 
 
 def rows_of(tasks, model, **changes):

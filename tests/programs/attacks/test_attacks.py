@@ -34,7 +34,7 @@ def executor():
 
 
 @pytest.fixture(scope="module")
-def verdicts(executor, tmp_path_factory):
+def verdicts(executor):
     """Every attack with an honest neighbour before and after it, all in one stream."""
     jobs = []
     for number, (name, (source, expected)) in enumerate(ATTACKS.items()):

@@ -3,8 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
@@ -15,6 +13,7 @@ from arcnb.models.training.processes import LaunchError, launch
 from arcnb.rl.engine import server as servers
 from arcnb.rl.launch import run_grpo
 from arcnb.rl.plan.grpo import GrpoPlan
+from tests.lab.watching import process_exists, wait_for
 from tests.rl.conftest import QUICK
 
 SERVE = """
@@ -110,8 +109,8 @@ def test_what_a_server_leaves_behind_ends_too(small_model, tmp_path, monkeypatch
     monkeypatch.setattr(servers, "server_command", lambda *words: [sys.executable, "-c", text, str(words[3])])
     with servers.generation_server(small_model, ["0"], 512, tmp_path / "log.txt"):
         engine = int((tmp_path / "pid").read_text())
-        assert is_there(engine)
-    wait_until(lambda: not is_there(engine))
+        assert process_exists(engine)
+    wait_for(lambda: not process_exists(engine))
 
 
 TWO_COPIES = """
@@ -129,7 +128,7 @@ def test_the_copy_that_died_first_is_named_and_ends_the_training(small_model, tm
         assert server.lost() is None
         for copy in psutil.Process(server.process.pid).children()[::-1]:
             copy.kill()
-            wait_until(server.lost)
+            wait_for(server.lost)
         with pytest.raises(LaunchError, match="copy 2 of 2 of the vLLM server, on GPU 3, died; see "):
             launch("timeit", ["-n1", "-r1", "while 1: pass"], 1, tmp_path / "training.log", lost=server.lost)
 
@@ -170,24 +169,12 @@ def test_a_server_ends_with_a_training_that_is_killed(tmp_path):
     port = int(process.stdout.readline().rsplit(":", 1)[1])
     process.kill()
     process.wait()
-    wait_until(lambda: not answers(port))
-
-
-def is_there(pid):
-    stat = Path("/proc", str(pid), "stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    wait_for(lambda: not answers(port))
 
 
 def answers(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_a_server_that_ends_is_quoted(small_model, tmp_path, monkeypatch):

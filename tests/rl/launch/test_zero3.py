@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file
 
 from arcnb.models.training.checkpoints import newest_complete
-from arcnb.models.training.log import read_metrics
 from arcnb.models.training.processes import launch
 from arcnb.rl.plan.grpo import GrpoPlan
 from tests.paths import ROOT
 from tests.rl.conftest import QUICK
+from tests.rl.launch.test_launch import steps
 
 SIZES = {"num_generations": 8, "max_completion_length": 24, "max_grad_norm": 0.1, "rewards.terms": {}}
 SIZES |= {"overlong_weight": 1.0, "overlong_buffer": 24}
@@ -64,10 +64,6 @@ def runs(letter_model, tasks, tmp_path_factory):
         reports = [json.loads((broken / name / "report.json").read_text()) for name in ("launch", "again")]
         assert reports[0]["status"] == "rolled back"
         return unbroken, resumed, broken, SimpleNamespace(**reports[1])
-
-
-def steps(folder):
-    return [row for row in read_metrics(folder / "metrics.jsonl") if "reward" in row]
 
 
 def test_a_resumed_run_goes_on_as_an_unbroken_one(runs):

@@ -30,7 +30,7 @@ def test_notes_say_what_was_not_held_out_and_what_shape_counts(tasks, tmp_path):
     assert "(r=8) and not r=16" in note
 
 
-def test_a_server_started_anew_is_no_other_run(tasks, tmp_path):
+def test_a_server_started_anew_is_no_other_run(tmp_path):
     """Its address and the port for its weights are chosen at each start."""
     plan = GrpoPlan.of(QUICK | {"rewards.terms": {}}, output=tmp_path)
     served = {"vllm_server_base_url": "http://127.0.0.1:8123", "vllm_group_port": 4711}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from arcnb.rl.trainer.callbacks import resuming_callback
 
 
-def test_samples_differ_by_seed_step_rollback_and_process(tmp_path):
+def test_samples_differ_by_seed_step_rollback_and_process():
     import torch
 
     def drawn(seed=0, step=0, process=0, rollbacks=0):

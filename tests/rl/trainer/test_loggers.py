@@ -5,11 +5,11 @@ trackio 0.43 wants an older pillow than the rest, so requirements-cpu.txt has no
 """
 
 import struct
-import time
 
 import pytest
 
 from arcnb.models.training.log import read_metrics, reporting
+from tests.lab.watching import wait_for
 
 NAMES = ("reward", "kl", "solved_tasks_ratio", "executor_seconds")
 
@@ -70,11 +70,9 @@ def wandb(monkeypatch, wandb_service):
 def received_by_wandb(folder):
     """(project, name, {name: values of the steps}) of the one run that wandb kept in a folder"""
     (kept,) = folder.rglob("run-*.wandb")
-    records, until = [], time.monotonic() + 120
-    while not any(one.HasField("exit") for one in records):  # wandb.finish() may come back before it stands
-        assert time.monotonic() < until, f"{kept} has no end"
-        time.sleep(0.05)
-        records = list(wandb_records(kept))
+    # wandb.finish() may come back before it stands
+    wait_for(lambda: any(one.HasField("exit") for one in wandb_records(kept)))
+    records = list(wandb_records(kept))
     (run,) = {(one.run.project, one.run.display_name) for one in records if one.HasField("run")}
     rows = [
         {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}

@@ -71,7 +71,7 @@ def test_the_two_are_paired_at_equal_budgets(sets):
     assert "svg" in solved_against_completions(pairs)._repr_svg_()
 
 
-def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(sets, tmp_path):
+def test_a_search_says_what_learning_added_and_what_the_submission_file_holds(sets):
     frames = read_sets(sets)
     pairs = comparison.paired_curve(frames["alone"], frames["learn"], IDS, [2, 6])
     said = comparison.verdict(pairs, PLAN)

@@ -19,8 +19,8 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
+from tests.arc_tasks import short_tasks
 from tests.lab.watching import wait_for
-from tests.search.arc_tasks import short_tasks
 from tests.search.canned_engine import CannedEngine
 from tests.search.sampling.test_predict import done_keys, expected_keys, raw_keys
 

@@ -29,7 +29,7 @@ from arcnb.search.learning.job import (
 from arcnb.search.learning.plan import SearchPlan
 from arcnb.search.learning.submission_file import SubmissionFile
 from tests.arc.golden_grids import cases
-from tests.lab.watching import wait_for
+from tests.lab.watching import process_exists, wait_for
 from tests.paths import ROOT
 from tests.search.learning_engine import padded, small_tasks
 
@@ -188,13 +188,6 @@ sys.stdin.read()
 """
 
 
-def is_running(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("temper", ["obeys", "swallows"])
 def test_the_processes_of_a_notebook_that_is_killed_are_interrupted_and_end(tmp_path, temper):
     log = tmp_path / "log"
@@ -204,7 +197,7 @@ def test_the_processes_of_a_notebook_that_is_killed_are_interrupted_and_end(tmp_
     wait_for(lambda: "at work" in log.read_text())
     notebook.kill()
     notebook.wait()
-    wait_for(lambda: not is_running(pid))
+    wait_for(lambda: not process_exists(pid))
     assert "interrupted" in log.read_text()
 
 

@@ -591,7 +591,7 @@ def test_the_submission_is_valid_at_every_moment_and_takes_what_was_found(tmp_pa
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(tmp_path, search, engine):
+def test_a_prompt_that_does_not_fit_ends_its_task_and_no_other(search):
     longest = max(load_tasks("arc-agi-1/training"), key=lambda t: sum(p.input.size for p in t.train))
     tasks = [longest, *small_tasks(1)]
     report = search(tasks=tasks).run()
@@ -640,7 +640,7 @@ def test_an_adapter_without_a_layer_of_the_model_is_refused(small_model):
         LoraLearner(small_model, LoraSettings(target_modules=["nowhere_proj"]))
 
 
-def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, monkeypatch):
+def test_a_search_says_once_that_it_trains_in_smaller_parts(search, monkeypatch):
     def memory_of_600_tokens(model, batch, n_answer, teacher):
         loss = add_answer_gradients(model, batch, n_answer, teacher)
         if batch["input_ids"].numel() > 600:
@@ -657,7 +657,7 @@ def test_a_search_says_once_that_it_trains_in_smaller_parts(tmp_path, search, mo
     assert report.notes[0] in str(report)
 
 
-def test_seconds_of_every_round_are_kept_over_restarts(tmp_path, search):
+def test_seconds_of_every_round_are_kept_over_restarts(search):
     first = search(asked(n_predictions=8)).run()
     whole = search().run()
     assert [row["round"] for row in whole.by_round] == [0, 1, 2]

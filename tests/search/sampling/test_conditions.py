@@ -14,7 +14,7 @@ from arcnb.models.sampling.backends import Sampling
 from arcnb.search.sampling.conditions import FILE_NAME, conditions, hold_to_conditions, tasks_asked
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
-from tests.search.arc_tasks import short_tasks
+from tests.arc_tasks import short_tasks
 
 PLAN = RoundPlan(n_predictions=4, per_prompt=8)
 BEGUN = {"prompt_format": prompt_format(), "sampling": Sampling(), "model": "m", "adapter": ""}

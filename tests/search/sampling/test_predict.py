@@ -16,8 +16,8 @@ from arcnb.programs.executor.executor import Executor
 from arcnb.search.sampling.predict import predict
 from arcnb.search.sampling.rounds import RoundPlan
 from arcnb.search.sampling.sampled_set import SampledSet
+from tests.arc_tasks import short_tasks
 from tests.lab.watching import wait_for
-from tests.search.arc_tasks import short_tasks
 
 SAMPLING = Sampling(max_tokens=8)
 PLAN = RoundPlan(n_predictions=5, per_prompt=2, seed=3)
@@ -95,7 +95,7 @@ def test_the_prompt_is_rebuilt_exactly_from_the_recorded_view(tmp_path, engine, 
         assert prompt_ids(engine.tokenizer, rebuilt) == asked[row.task_id, row.round]
 
 
-def test_rounds_show_different_views(tmp_path, engine, executor):
+def test_rounds_show_different_views():
     tasks = short_tasks()
     views = {PLAN.view(tasks[0], round_) for round_ in range(8)}
     assert len(views) == 8

@@ -147,7 +147,7 @@ def test_a_later_prompt_shows_the_whole_conversation(run):
         assert "87" not in text.split("Test input")[-1].split("<|im_end|>", 1)[1]  # the test output
 
 
-def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(run, tasks, tokenizer, executor, tmp_path):
+def test_a_killed_run_ends_with_the_rows_of_an_unbroken_one(run):
     whole, _, _ = run("whole")
 
     class Killed(Exception):
