@@ -39,6 +39,12 @@ RATES = ("valid code", "valid outputs", "unique outputs")
 # Solved in the older, looser sense: some program solves train and some program, perhaps another, solves test.
 LOOSE_COLUMN = "is_correct_any"
 
+# What can become of a prediction, other than "ok".
+FAILURES = (
+    "no_code", "unsafe", "syntax", "error", "timeout", "memory", "output_limit", "invalid_output",
+    "nondeterministic", "crashed",
+)  # fmt: skip
+
 
 def ids_of(tasks: Counted) -> list[str]:
     return [one.task_id if isinstance(one, Task) else one for one in tasks]
@@ -88,6 +94,28 @@ def mean_row(table: pd.DataFrame) -> pd.Series:
     means["n_tasks_without_predictions"] = (table["n_preds"] == 0).sum()
     means["n_tasks_with_unknown_test"] = table["is_correct"].isna().sum()
     return means.rename("MEAN")
+
+
+def error_table(frame: pd.DataFrame, task_ids: Counted | None = None) -> pd.DataFrame:
+    """Failure rates: index task_id, columns n_preds, error_rate (any failure), then each of `FAILURES`.
+
+    Denominators as in `aggregate`: all predictions of the task; 0 for a task without any, as the reference
+    has it: leave such tasks out of means.
+    """
+    import pandas as pd
+
+    ids = _index(frame, task_ids)
+    counts = pd.crosstab(frame["task_id"].astype(object), frame["status"].astype(object))
+    counts = counts.reindex(index=ids, fill_value=0)
+    n_preds = counts.sum(axis=1).astype(int)
+    unknown = set(counts.columns) - {"ok", *FAILURES}
+    if unknown:
+        raise ArcnbError(f"unknown status {sorted(unknown)[0]!r} in the predictions")
+    rates = counts.reindex(columns=list(FAILURES), fill_value=0).div(n_preds.clip(lower=1), axis=0)
+    rates.columns.name = None
+    rates.insert(0, "error_rate", rates.sum(axis=1))
+    rates.insert(0, "n_preds", n_preds)
+    return rates
 
 
 def error_types(frame: pd.DataFrame, top: int = 20) -> pd.Series:

@@ -13,11 +13,13 @@ from arcnb.arc.predictions.prediction import SCORE_COLUMNS, output_fingerprint
 from arcnb.arc.scores.pass_rates import paired_difference, pass_at_k, pass_at_k_curve
 from arcnb.arc.scores.similarity import score
 from arcnb.arc.scores.tables import (
+    FAILURES,
     LOOSE_COLUMN,
     METRIC_COLUMNS,
     RATES,
     TABLE_COLUMNS,
     aggregate,
+    error_table,
     error_types,
     mean_row,
 )
@@ -124,6 +126,16 @@ def test_table_differs_from_the_reference_only_as_documented(case):
     for name, expected in case["expect"]["value"]["rows"].items():
         row = mean_row(table) if name == "MEAN" else table.loc[name]
         assert all(same_number(row[c], v) for c, v in expected.items() if c not in UNKNOWN)
+
+
+@pytest.mark.parametrize("case", cases(GOLDEN, "error_analysis"), ids=lambda case: case["id"])
+def test_error_table_agrees_with_the_reference(case):
+    results = case["args"]["results"]
+    table = error_table(golden_frame(results), results)
+    rows = {**{i: table.loc[i] for i in table.index}, "MEAN": table.mean()}
+    for name, expected in case["expect"]["value"]["rows"].items():
+        for column, value in expected.items():
+            assert same_number(rows[name][STATUS.get(column, column)], value), (name, column)
 
 
 @pytest.mark.parametrize("case", cases(GOLDEN, "same_fingerprint"), ids=lambda case: case["id"])
@@ -247,14 +259,20 @@ def test_predictions_that_were_not_judged_or_belong_elsewhere_are_refused():
         aggregate(right_or_wrong(a=(1, 1), b=(1, 1)), ["a"])
 
 
-def test_error_types_are_counted():
+def test_error_types_and_statuses_are_counted():
     rows = [
         ("a", "timeout", None, 0, 0),
         ("a", "ok", "x", 0, 0),
         ("b", "timeout", None, 0, 0),
         ("b", "memory", None, 0, 0),
     ]
+    table = error_table(frame(*rows), ["a", "b", "c"])
+    assert list(table.columns) == ["n_preds", "error_rate", *FAILURES]
+    assert table["error_rate"].tolist() == [0.5, 1, 0]
+    assert table["timeout"].tolist() == [0.5, 0.5, 0]
     assert error_types(frame(*rows)).to_dict() == {"Timeout": 2, "Memory": 1}
+    with pytest.raises(ArcnbError, match="unknown status 'strange'"):
+        error_table(frame(("a", "strange", None, 0, 0)))
 
 
 # ---------------------------------------------------------------- pass@k
