@@ -19,7 +19,7 @@ TOLD = {
 
 
 def given(name, notebook="05_grpo"):
-    declared = declared_beside(NOTEBOOKS / "05_grpo.ipynb", name)
+    declared = declared_beside(NOTEBOOKS / f"{notebook}.ipynb", name)
     return profile_values(NOTEBOOKS / "profiles" / f"{name}.yaml", notebook, declared)
 
 
