@@ -324,6 +324,13 @@ def test_no_name_of_a_program_is_in_the_way(languages, entry, program):
     assert [answer.passed for answer in ask(languages, program, asked)] == [True]
 
 
+@pytest.mark.parametrize("name", ["np", "List", "random", "Color"])
+def test_a_program_finds_no_names_but_those_of_python(languages, name):
+    asked = problem(entry_point="f", tests=[{"input": [1], "expected": 1}])
+    (answer,) = ask(languages, f"def f(n):\n    {name}\n    return n", asked)
+    assert (answer.status, answer.error_message) == ("error", f"name '{name}' is not defined")
+
+
 def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
     asked = problem(entry_point="transform", tests=[{"input": ["ab"], "expected": "AB"}])
     (answer,) = ask(languages, "def other(w):\n    return w", asked)
@@ -378,7 +385,10 @@ def test_scripts_have_streams_as_a_process_has(languages, program):
     [
         ("", "\nopen('/etc/passwd')", ("unsafe", "PermissionError", 2)),
         ("", "x = 1\r\nprint(1 / 0)", ("error", "ZeroDivisionError", 2)),
-        ("", "x = 1\nreturn x", ("syntax", "SyntaxError", None)),  # what parses need not compile
+        ("", "x = 1\nreturn x", ("syntax", "SyntaxError", 2)),  # what parses need not compile
+        ("f", "\ndef f(n):\n    return n if", ("syntax", "SyntaxError", 3)),
+        ("f", "def f(n):\nreturn n", ("syntax", "IndentationError", 2)),
+        ("f", "def f(n):", ("syntax", "IndentationError", None)),
         ("", "x = 1\nexec('x =')", ("error", "SyntaxError", 2)),
         ("f", "\ndef f(n):\n    return 1 / 0", ("error", "ZeroDivisionError", 3)),
         ("f", "def f(a, b):\n    return a", ("error", "TypeError", None)),  # the call's line, which is ours
