@@ -62,6 +62,10 @@ def ask(languages, program, asked=None):
             {"tests": [{"input": [1], "expected": date(2026, 1, 1)}]},
             "test 0: it holds no plain values: .*date",
         ),
+        (
+            {"tests": [{"input": [1], "expected": 1}, {"input": [2], "expected": "é" * 11000}]},
+            "problem add, test 1: it expects 66002 bytes .* at most 64000",
+        ),
         ({"solution": ["def add"]}, r"problem add: solution is \['def add'\], not text"),
         ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
         ({"tests": ["{not json"]}, "problem add, test 0: not JSON"),

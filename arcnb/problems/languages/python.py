@@ -20,7 +20,7 @@ from arcnb.problems.languages import script
 from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.problems.sets.values import UNREADABLE, decode, near, same, same_text
+from arcnb.problems.sets.values import MAX_BYTES, UNREADABLE, decode, near, same, same_text
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
@@ -28,7 +28,6 @@ from arcnb.programs.syntax import ProgramSyntaxError, lines_of, parse_program
 
 PIECE = 300  # bytes of a result in one grid of 30 by 30 digits
 PIECES = 4  # asked for at first
-MAX_BYTES = 64_000
 
 _PYTHON = re.compile(r"(?:python|py)[\d.]*")
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")

@@ -10,6 +10,7 @@ import json
 import math
 
 MAX_DEPTH = 60
+MAX_BYTES = 64_000  # of a program's result, as `encode` writes it
 UNREADABLE = object()
 
 
