@@ -300,6 +300,12 @@ def test_a_program_that_forges_the_protocol_only_fails(languages):
     assert {answer.status for answer in ask(languages, program)} == {"invalid_output"}
 
 
+def test_only_line_ends_end_a_line_of_a_script(languages):
+    tests = [{"input": "", "expected": text} for text in ("a\nb", "a\r\nb\r\n", "a\u2028b", "a\x0cb")]
+    asked = problem(entry_point="", tests=tests)
+    assert [one.passed for one in ask(languages, r"print('a\nb')", asked)] == [True, True, False, False]
+
+
 def test_scripts_read_and_print(languages):
     asked = problem(
         entry_point="", tests=[{"input": "1 2\n", "expected": "3"}, {"input": "4 5", "expected": "9\n"}]
