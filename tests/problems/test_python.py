@@ -306,6 +306,13 @@ def test_only_line_ends_end_a_line_of_a_script(languages):
     assert [one.passed for one in ask(languages, r"print('a\nb')", asked)] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("end", ["exit(1)", "raise SystemExit('no')", "import os\nos._exit(3)"])
+def test_a_script_that_says_it_failed_has_failed(languages, end):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    (answer,) = ask(languages, f"print(1)\n{end}", asked)
+    assert (answer.status, answer.error_type, answer.passed) == ("error", "SystemExit", False)
+
+
 def test_scripts_read_and_print(languages):
     asked = problem(
         entry_point="", tests=[{"input": "1 2\n", "expected": "3"}, {"input": "4 5", "expected": "9\n"}]
