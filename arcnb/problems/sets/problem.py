@@ -54,12 +54,13 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of description, language and tests."""
+        """SHA-256 (hex) of description, language, tests and preamble."""
         parts = [
             self.description,
             self.language,
             self.entry_point,
             *(repr(test.as_row()) for test in self.tests),
+            *filter(None, [self.preamble]),
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
