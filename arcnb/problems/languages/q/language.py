@@ -29,8 +29,8 @@ from arcnb.programs.sandbox.seccomp import refusing_program
 
 
 class QLanguage:
-    """See arcnb.problems.languages.language.Language. limits.seconds: wall time of a program with all its
-    tests."""
+    """See arcnb.problems.languages.language.Language. limits.seconds: processor time of a program with
+    all its tests, three times as long by the clock."""
 
     def __init__(self, interpreter: Interpreter, limits: Limits = Limits(), workers: int = 1):
         self.interpreter, self.limits = interpreter, limits
