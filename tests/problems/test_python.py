@@ -547,6 +547,13 @@ def test_predictions_get_shares_of_tests(languages):
     assert everything[0].fingerprint != everything[1].fingerprint
 
 
+def test_long_answers_that_differ_late_have_fingerprints_of_their_own(languages):
+    late = [f"```python\ndef add(a, b):\n    return 'x' * 300 + '{end}'\n```" for end in "aab"]
+    given = [predict(text, index) for index, text in enumerate(late)]
+    one, same, other = (p.fingerprint for p in ProblemJudge(languages).judge(given, {"add": problem()}))
+    assert one == same != other
+
+
 def test_a_script_stands_behind_the_preamble_of_its_problem(languages):
     script = problem(
         problem_id="root",

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from arcnb.problems.languages import script
-from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.languages.language import TestResult, Trial, last_block
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.problems.sets.values import MAX_BYTES, UNREADABLE, decode, near, same, same_text
@@ -140,7 +140,7 @@ class PythonLanguage:
         value = decode(text.decode("utf-8", "replace"))
         if value is UNREADABLE:
             return TestResult("invalid_output", False, "", "OutputError", "its result is no plain value")
-        return TestResult("ok", passes(test, value), repr(value)[:SHOWN], seconds=seconds)
+        return TestResult("ok", passes(test, value), repr(value), seconds=seconds)
 
 
 def passes(test: TestCase, value: object) -> bool:

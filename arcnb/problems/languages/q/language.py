@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.languages.language import TestResult, Trial, last_block
 from arcnb.problems.languages.q.process import Interpreter, Transcript, run_script
 from arcnb.problems.languages.q.text import (
     DRIVER,
@@ -100,7 +100,7 @@ class QLanguage:
             good, value = found.get(number, (False, None))
             if good:
                 passed = same_value(expected, value)
-                results.append(TestResult("ok", passed, value[:SHOWN], seconds=seconds))
+                results.append(TestResult("ok", passed, value, seconds=seconds))
             else:
                 results.append(failed(found.get(number)))
         return results
