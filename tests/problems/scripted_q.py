@@ -30,6 +30,8 @@ def act(action: str) -> None:
         time.sleep(60)
     if action == "never":
         time.sleep(600)
+    if action == "nap":
+        time.sleep(3.5)
     if action == "child":
         child = subprocess.Popen(["/bin/sleep", "600"])
         os.mkdir(f"{os.environ['SEEN']}-{child.pid}")

@@ -62,6 +62,10 @@ def ask(languages, program, asked=None):
             {"tests": [{"input": [1], "expected": date(2026, 1, 1)}]},
             "test 0: it holds no plain values: .*date",
         ),
+        (
+            {"tests": [{"input": [1], "expected": 1}, {"input": [2], "expected": "é" * 11000}]},
+            "problem add, test 1: it expects 66002 bytes .* at most 64000",
+        ),
         ({"solution": ["def add"]}, r"problem add: solution is \['def add'\], not text"),
         ({"tests": [{"input": [1, 2]}]}, 'problem add, test 0: it needs "input" and "expected"'),
         ({"tests": ["{not json"]}, "problem add, test 0: not JSON"),
@@ -296,6 +300,19 @@ def test_a_program_that_forges_the_protocol_only_fails(languages):
     assert {answer.status for answer in ask(languages, program)} == {"invalid_output"}
 
 
+def test_only_line_ends_end_a_line_of_a_script(languages):
+    tests = [{"input": "", "expected": text} for text in ("a\nb", "a\r\nb\r\n", "a\u2028b", "a\x0cb")]
+    asked = problem(entry_point="", tests=tests)
+    assert [one.passed for one in ask(languages, r"print('a\nb')", asked)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("end", ["exit(1)", "raise SystemExit('no')", "import os\nos._exit(3)"])
+def test_a_script_that_says_it_failed_has_failed(languages, end):
+    asked = problem(entry_point="", tests=[{"input": "", "expected": "1"}])
+    (answer,) = ask(languages, f"print(1)\n{end}", asked)
+    assert (answer.status, answer.error_type, answer.passed) == ("error", "SystemExit", False)
+
+
 def test_scripts_read_and_print(languages):
     asked = problem(
         entry_point="", tests=[{"input": "1 2\n", "expected": "3"}, {"input": "4 5", "expected": "9\n"}]
@@ -322,6 +339,13 @@ def test_scripts_read_and_print(languages):
 def test_no_name_of_a_program_is_in_the_way(languages, entry, program):
     asked = problem(entry_point=entry, tests=[{"input": ["ab"], "expected": "AB"}])
     assert [answer.passed for answer in ask(languages, program, asked)] == [True]
+
+
+@pytest.mark.parametrize("name", ["np", "List", "random", "Color"])
+def test_a_program_finds_no_names_but_those_of_python(languages, name):
+    asked = problem(entry_point="f", tests=[{"input": [1], "expected": 1}])
+    (answer,) = ask(languages, f"def f(n):\n    {name}\n    return n", asked)
+    assert (answer.status, answer.error_message) == ("error", f"name '{name}' is not defined")
 
 
 def test_an_entry_point_transform_that_is_not_there_is_an_error(languages):
@@ -378,7 +402,10 @@ def test_scripts_have_streams_as_a_process_has(languages, program):
     [
         ("", "\nopen('/etc/passwd')", ("unsafe", "PermissionError", 2)),
         ("", "x = 1\r\nprint(1 / 0)", ("error", "ZeroDivisionError", 2)),
-        ("", "x = 1\nreturn x", ("syntax", "SyntaxError", None)),  # what parses need not compile
+        ("", "x = 1\nreturn x", ("syntax", "SyntaxError", 2)),  # what parses need not compile
+        ("f", "\ndef f(n):\n    return n if", ("syntax", "SyntaxError", 3)),
+        ("f", "def f(n):\nreturn n", ("syntax", "IndentationError", 2)),
+        ("f", "def f(n):", ("syntax", "IndentationError", None)),
         ("", "x = 1\nexec('x =')", ("error", "SyntaxError", 2)),
         ("f", "\ndef f(n):\n    return 1 / 0", ("error", "ZeroDivisionError", 3)),
         ("f", "def f(a, b):\n    return a", ("error", "TypeError", None)),  # the call's line, which is ours
@@ -518,6 +545,13 @@ def test_predictions_get_shares_of_tests(languages):
     assert [p.test_correct_grids for p in everything] == [1.0, 0.0, 0.0]
     assert [p.train_correct_grids for p in everything] == [1.0, 0.5, 0.0], "of the first two tests, still"
     assert everything[0].fingerprint != everything[1].fingerprint
+
+
+def test_long_answers_that_differ_late_have_fingerprints_of_their_own(languages):
+    late = [f"```python\ndef add(a, b):\n    return 'x' * 300 + '{end}'\n```" for end in "aab"]
+    given = [predict(text, index) for index, text in enumerate(late)]
+    one, same, other = (p.fingerprint for p in ProblemJudge(languages).judge(given, {"add": problem()}))
+    assert one == same != other
 
 
 def test_a_script_stands_behind_the_preamble_of_its_problem(languages):

@@ -189,6 +189,11 @@ def test_a_program_that_never_ends_is_stopped_and_keeps_what_it_answered(q):
     assert (second.status, second.error_message) == ("timeout", "the program took too long")
 
 
+def test_a_program_that_waits_for_a_processor_keeps_its_time(q):
+    napping = RIGHT + "/ does nap at double[3]\n"  # longer than its limit, on no processor
+    assert [answer.passed for answer in ask(q, napping)] == [True, True]
+
+
 @pytest.mark.skipif(abi_version() < 4, reason="this kernel's Landlock does not know about ports")
 def test_a_port_cannot_be_opened_where_it_may_connect():
     language = QLanguage(scripted(may_connect=True), Limits(seconds=20.0), workers=1)

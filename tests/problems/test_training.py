@@ -300,9 +300,12 @@ def test_an_evaluation_of_an_edited_problem_is_refused(languages, small_model, t
     parrot = Parrot(load_tokenizer(small_model), {"add": [RIGHT] * 2})
     plan, judge = ProblemPlan.of({"n_predictions": 2}, output=tmp_path), ProblemJudge(languages)
     evaluate(plan, [Problem.from_row(ADD)], parrot, judge)
-    edited = [Problem.from_row(ADD | {"tests": [{"input": [1, 2], "expected": 4}]})]
-    with pytest.raises(ArcnbError, match=r"evaluation holds answers to another version of add; .* a new run"):
-        evaluate(plan, edited, parrot, judge)
+    for change in ({"tests": [{"input": [1, 2], "expected": 4}]}, {"preamble": "from math import *"}):
+        edited = [Problem.from_row(ADD | change)]
+        with pytest.raises(
+            ArcnbError, match=r"evaluation holds answers to another version of add; .* a new run"
+        ):
+            evaluate(plan, edited, parrot, judge)
     assert evaluate(plan, edited, parrot, judge, step=1).as_dict()["status"], "another step has none of it"
 
 

@@ -12,8 +12,6 @@ from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
 from arcnb.programs.extraction import Extraction
 
-SHOWN = 200  # characters of a value that are kept for people
-
 _ANY_TAG = re.compile(".*")
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)```(?P<tag>[\w.+#-]*+)(?P<rest>[^`\n]*+)$", re.MULTILINE)
 

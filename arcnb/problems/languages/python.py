@@ -1,7 +1,7 @@
 """Python programs in the executor's sandbox, one job a test.
 
-The sandbox knows functions from a grid of digits to a grid of digits. A few lines behind the program, whose
-names and the program's do not meet, make one of its result: input [[n]] (digits) asks for the n-th piece of
+The sandbox knows functions from a grid of digits to a grid of digits. A few lines, which run the program's
+text in a module of its own, make one of its result: input [[n]] (digits) asks for the n-th piece of
 the result as tagged JSON, three digits a byte.
 The program's process gets the test's call and nothing of what is expected.
 """
@@ -17,10 +17,10 @@ from functools import lru_cache
 import numpy as np
 
 from arcnb.problems.languages import script
-from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.languages.language import TestResult, Trial, last_block
 from arcnb.problems.sets.problem import Problem
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.problems.sets.values import UNREADABLE, decode, near, same, same_text
+from arcnb.problems.sets.values import MAX_BYTES, UNREADABLE, decode, near, same, same_text
 from arcnb.programs.executor.executor import Executor
 from arcnb.programs.executor.limits import Execution, Job
 from arcnb.programs.extraction import Extraction, extract_program
@@ -28,12 +28,12 @@ from arcnb.programs.syntax import ProgramSyntaxError, lines_of, parse_program
 
 PIECE = 300  # bytes of a result in one grid of 30 by 30 digits
 PIECES = 4  # asked for at first
-MAX_BYTES = 64_000
 
 _PYTHON = re.compile(r"(?:python|py)[\d.]*")
+_SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+_LINE_SAID = re.compile(r"\(<program>, line (\d+)\)$")
 
-# Lives in a namespace of its own, so that no name of the program's is in its way. `program` and `result` are
-# put there: the program's namespace and the function to be asked.
+# `result` is the function to be asked, of the lines before.
 WRITER = """
 import json
 
@@ -57,14 +57,9 @@ def plain(v, depth=0):
     return ["?", type(v).__name__]
 
 kept = []
-own = [program["transform"]] if "transform" in program else []
 
 def transform(grid):
     if not kept:
-        # The executor has found us under this name; the program gets its own back.
-        del program["transform"]
-        if own:
-            program["transform"] = own[0]
         text = json.dumps(plain(result())).encode()
         kept.append(b"%8d" % len(text) + text)
     number = int("".join(str(int(d)) for d in grid[0]))
@@ -73,15 +68,21 @@ def transform(grid):
     digits += "9" * (-len(digits) % 30)
     return [[int(d) for d in digits[i : i + 30]] for i in range(0, len(digits), 30)]
 """
-# The program may have made `exec` or `globals` names of its own; modules it cannot hide from an import.
-ASKING = f"""
-import builtins as _arcnb_builtins
-_arcnb_space = {{"program": _arcnb_builtins.globals(), "result": _arcnb_result}}
-_arcnb_builtins.exec({WRITER!r}, _arcnb_space)
-transform = _arcnb_space["transform"]
+# A module of the program's own, as Python would make one: it has none of the names that ARC programs find.
+MODULE = """
+import sys, types
+module = sys.modules["program"] = types.ModuleType("program")
+exec(compile({code!r}, "<program>", "exec"), module.__dict__)
+result = module._arcnb_result
 """
 CALLING = "\n\n{setup}\ndef _arcnb_result():\n    return ({call})\n"
-SCRIPT = f"_arcnb_script = {{}}\nexec({inspect.getsource(script)!r}, _arcnb_script)\n"
+SCRIPT_TEXT = inspect.getsource(script)
+SCRIPT = """
+space = {{}}
+exec({script!r}, space)
+def result():
+    return space["run_script"]({program!r}, {typed!r})
+"""
 
 
 class PythonLanguage:
@@ -122,11 +123,13 @@ class PythonLanguage:
         seconds = execution.seconds
         if execution.status != "ok":
             status, kind, message = execution.status, execution.error_type, execution.error_message
-            line = execution.error_line
-            if line and line > _lines(program or ""):
-                line = None  # of what is ours
-                if not test.call and (status, kind) == ("error", "SyntaxError"):
-                    status = "syntax"  # the script itself, which compiles where it is called
+            line, last = execution.error_line, _lines(program or "")
+            if line and line > last:  # of what is ours
+                line = None
+                if status == "error" and kind in _SYNTAX_ERRORS:
+                    status = "syntax"  # the program itself, which is compiled by a line of ours
+                    said = _LINE_SAID.search(message or "")
+                    line = int(said[1]) if said and int(said[1]) <= last else None
             return TestResult(status, False, "", kind, message, line, seconds)
         if found is None:
             return TestResult("invalid_output", False, "", "OutputError", "its result cannot be read")
@@ -137,7 +140,7 @@ class PythonLanguage:
         value = decode(text.decode("utf-8", "replace"))
         if value is UNREADABLE:
             return TestResult("invalid_output", False, "", "OutputError", "its result is no plain value")
-        return TestResult("ok", passes(test, value), repr(value)[:SHOWN], seconds=seconds)
+        return TestResult("ok", passes(test, value), repr(value), seconds=seconds)
 
 
 def passes(test: TestCase, value: object) -> bool:
@@ -184,14 +187,15 @@ def _does_something(statement: ast.stmt) -> bool:
 def _source(program: str | None, test: TestCase) -> str | None:
     if program is None or not program.strip():
         return None
-    if not test.call:
+    if test.call:
+        call = test.call
+        if test.compare in ("true", "false"):  # asked there: what is no plain value is true or false as well
+            call = f"True if ({call}) else False"
+        asking = MODULE.format(code=program + CALLING.format(setup=test.setup, call=call))
+    else:
         typed = test.stdin.encode("utf-8", "surrogatepass")
-        call = f"_arcnb_script['run_script']({program!r}, {typed!r})"
-        return "\n" * _lines(program) + SCRIPT + CALLING.format(setup="", call=call) + ASKING
-    call = test.call
-    if test.compare in ("true", "false"):  # asked there: what is no plain value is true or false as well
-        call = f"True if ({call}) else False"
-    return program + CALLING.format(setup=test.setup, call=call) + ASKING
+        asking = SCRIPT.format(script=SCRIPT_TEXT, program=program, typed=typed)
+    return "\n" * _lines(program) + asking + WRITER
 
 
 def _lines(program: str) -> int:

@@ -75,8 +75,9 @@ def run_script(program: str, typed: bytes) -> str:
     atexit._clear()
     try:
         exec(compile(program, "<program>", "exec"), main.__dict__)
-    except SystemExit:
-        pass
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
     finally:
         atexit._run_exitfuncs()
         os._exit = real["_exit"]

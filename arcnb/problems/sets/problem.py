@@ -22,7 +22,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.reading import pairs_of, shown, text_of, unpacked
 from arcnb.problems.sets import assertions
 from arcnb.problems.sets.test_case import TestCase
-from arcnb.problems.sets.values import encode
+from arcnb.problems.sets.values import MAX_BYTES, encode
 from arcnb.programs.syntax import ProgramSyntaxError, lines_of, parse_program
 
 LANGUAGES = {"python": "Python", "q": "q (kdb+)"}  # as files say it, and as prompts do
@@ -54,12 +54,13 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of description, language and tests."""
+        """SHA-256 (hex) of description, language, tests and preamble."""
         parts = [
             self.description,
             self.language,
             self.entry_point,
             *(repr(test.as_row()) for test in self.tests),
+            *filter(None, [self.preamble]),
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -95,6 +96,12 @@ class Problem:
         texts |= {field: text_of(row, field, name, optional=True) or "" for field in ("preamble", "source")}
         setup = text_of(row, "setup", name, optional=True) or ""
         tests, left_out = _tests(row.get("tests"), language, entry, setup, name)
+        for number, test in enumerate(tests):
+            if language == "python" and (size := len(encode(test.expected))) > MAX_BYTES:
+                raise ArcnbError(
+                    f"{name}, test {number}: it expects {size} bytes as JSON, and a result has at most "
+                    f"{MAX_BYTES}"
+                )
         level = "" if row.get("difficulty") is None else str(row["difficulty"])
         solution = text_of(row, "solution", name, optional=True) or None
         return cls(

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import math
 
+from arcnb.programs.syntax import lines_of
+
 MAX_DEPTH = 60
+MAX_BYTES = 64_000  # of a program's result, as `encode` writes it
 UNREADABLE = object()
 
 
@@ -104,5 +107,5 @@ def same_text(expected: str, value: object) -> bool:
     """Whether a program printed the expected lines; blanks at their ends do not count."""
     if not isinstance(value, str):
         return False
-    lines = [[line.rstrip() for line in text.rstrip().splitlines()] for text in (expected, value)]
+    lines = [[line.rstrip() for line in lines_of(text.rstrip())] for text in (expected, value)]
     return lines[0] == lines[1]

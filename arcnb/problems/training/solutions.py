@@ -13,6 +13,8 @@ from arcnb.problems.sets.generated import is_held_out
 from arcnb.problems.sets.problem import Problem
 from arcnb.programs.executor.executor import Executor
 
+SHOWN = 200  # characters of a wrong value
+
 
 def checked(plan: ProblemPlan, training: ProblemSet, evaluation: ProblemSet) -> str:
     """Run all reference solutions, where the plan wants that; one sentence. ArcnbError names a problem that
@@ -54,7 +56,7 @@ def check_solutions(problems: Iterable[Problem], languages: Languages) -> int:
         for number, (test, result) in enumerate(zip(problem.tests, results, strict=True)):
             if not result.passed:
                 why = result.error_message or result.error_type
-                got = result.shown if result.status == "ok" else f"{result.status}: {why}"
+                got = result.shown[:SHOWN] if result.status == "ok" else f"{result.status}: {why}"
                 raise ArcnbError(
                     f"{problem.source or 'problems'}: problem {problem.problem_id}: its own solution "
                     f"fails test {number} ({test.call or 'script'}): {got}"

@@ -30,6 +30,7 @@ from arcnb.programs.sandbox.preload import kind_of
 
 _CELL = np.dtype(np.uint8)
 WINDOW = 4096  # jobs that `run` takes ahead of what has been consumed
+WINDOW_SIZE = 1 << 26  # characters of their programs, or one more job: some carry megabytes of input
 
 
 def _stays() -> bool:
@@ -75,24 +76,28 @@ class Executor:
     def run(self, jobs: Iterable[Job], ordered: bool = True) -> Iterator[Execution]:
         """Yield one execution a job, in the order of the jobs or as they come.
 
-        ``jobs`` may be endless or slow: at most ``WINDOW`` of them are taken ahead of what has been consumed,
-        and what is finished is given before the next is taken. What their source raises is raised behind the
-        answers to the jobs before. Who leaves early (``break``, an error, ``close``) leaves no programs
-        behind but those in servers' hands and those that somebody else asked for, too.
+        ``jobs`` may be endless or slow: at most ``WINDOW`` of them, or ``WINDOW_SIZE`` of their programs, are
+        taken ahead of what has been consumed, and what is finished is given before the next is taken. What
+        their source raises is raised behind the answers to the jobs before. Who leaves early (``break``, an
+        error, ``close``) leaves no programs behind but those in servers' hands and those that somebody else
+        asked for, too.
         """
         finished: SimpleQueue[tuple[int, Execution | BaseException]] = SimpleQueue()
         source, left = enumerate(jobs), Event()
         early: dict[int, Execution | BaseException] = {}
-        taken, yielded, end = 0, 0, None
+        sizes: dict[int, int] = {}
+        taken, yielded, held, end = 0, 0, 0, None
         try:
             while end is None or yielded < taken:
-                waits = end is not None or taken - yielded == WINDOW
+                waits = end is not None or taken - yielded == WINDOW or held > WINDOW_SIZE
                 if not waits:
                     try:
                         number, job = next(source)
                         deliver = partial(_deliver, finished, number)
                         self._add(job, deliver, deliver, left.is_set)
                         taken += 1
+                        sizes[number] = len(job.program or "")
+                        held += sizes[number]
                     except Exception as error:
                         end = error
                 while waits or not finished.empty():
@@ -101,6 +106,7 @@ class Executor:
                     while (one := yielded if ordered else number) in early:
                         yield _unwrap(early.pop(one))
                         yielded += 1
+                        held -= sizes.pop(one)
         finally:
             left.set()
             if yielded < taken:

@@ -7,6 +7,7 @@ that harmed its process goes on alone. *slow*: programs that took longer than th
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container
@@ -44,10 +45,13 @@ class Ticket:
     losses: int = 0
     waiting_since: float = 0.0
     first: Execution | None = None  # the verdict of the first run, while a second run checks it
-    identity: tuple = ()
+    identity: tuple = ()  # by a digest: a verdict is remembered longer than its program
 
     def __post_init__(self) -> None:
-        self.identity = self.program, tuple(self.grids), self.limits
+        told = hashlib.sha256(b"%d " % len(self.program) + self.program)
+        for grid in self.grids:  # each begins with its size
+            told.update(grid)
+        self.identity = told.digest(), self.limits
 
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it; those who have left are forgotten."""

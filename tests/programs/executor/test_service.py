@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import pickle
 import queue
 import random
 import signal
@@ -24,6 +25,7 @@ import pytest
 
 from arcnb.errors import ArcnbError
 from arcnb.programs.executor.executor import Executor
+from arcnb.programs.executor.lanes import Ticket
 from arcnb.programs.executor.limits import Job, Limits
 from arcnb.programs.executor.pool import MAX_FAILED_STARTS, PATIENCE
 from arcnb.programs.executor.service import MAX_LOSSES
@@ -106,6 +108,24 @@ def test_endless_streams_are_taken_only_as_far_as_they_are_consumed(executor):
     assert [next(stream).key for _ in range(20)] == list(range(20))
     assert taken <= 4096 + 20
     stream.close()
+
+
+def test_large_programs_are_taken_ahead_in_smaller_numbers(executor, monkeypatch):
+    monkeypatch.setattr("arcnb.programs.executor.executor.WINDOW_SIZE", 2500)
+    first = "import time\ntime.sleep(0.3)\n"  # so that no answer is there before others are asked for
+    taken = []
+    jobs = (
+        taken.append(n) or Job((first if n == 0 else "") + program(n).ljust(1000), GRIDS) for n in range(9)
+    )
+    assert next((answer(execution), len(taken)) for execution in executor.run(jobs)) == (0, 3)
+
+
+def test_a_verdict_that_is_remembered_holds_no_program():
+    one, same, other = (
+        Ticket(b"#" * 10**6, [b"\1\1" + cell], ROOMY, "numpy", []) for cell in (b"0", b"0", b"1")
+    )
+    assert one.identity == same.identity != other.identity
+    assert len(pickle.dumps(one.identity)) < 1000
 
 
 @pytest.mark.parametrize("ordered", [True, False])

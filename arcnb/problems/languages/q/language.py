@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from arcnb.errors import ArcnbError
-from arcnb.problems.languages.language import SHOWN, TestResult, Trial, last_block
+from arcnb.problems.languages.language import TestResult, Trial, last_block
 from arcnb.problems.languages.q.process import Interpreter, Transcript, run_script
 from arcnb.problems.languages.q.text import (
     DRIVER,
@@ -29,8 +29,8 @@ from arcnb.programs.sandbox.seccomp import refusing_program
 
 
 class QLanguage:
-    """See arcnb.problems.languages.language.Language. limits.seconds: wall time of a program with all its
-    tests."""
+    """See arcnb.problems.languages.language.Language. limits.seconds: processor time of a program with
+    all its tests, three times as long by the clock."""
 
     def __init__(self, interpreter: Interpreter, limits: Limits = Limits(), workers: int = 1):
         self.interpreter, self.limits = interpreter, limits
@@ -100,7 +100,7 @@ class QLanguage:
             good, value = found.get(number, (False, None))
             if good:
                 passed = same_value(expected, value)
-                results.append(TestResult("ok", passed, value[:SHOWN], seconds=seconds))
+                results.append(TestResult("ok", passed, value, seconds=seconds))
             else:
                 results.append(failed(found.get(number)))
         return results

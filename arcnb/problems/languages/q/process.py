@@ -20,6 +20,7 @@ from pathlib import Path
 
 from arcnb.programs import sandbox
 from arcnb.programs.executor.limits import Limits
+from arcnb.programs.sandbox.time_limits import BY_THE_CLOCK, processor_time
 
 LAUNCHER = Path(__file__).with_name("confinement.py")
 WALLS = Path(sandbox.__file__).parent
@@ -69,7 +70,8 @@ class Transcript:
 def run_script(interpreter: Interpreter, files: Mapping[str, str], script: str, limits: Limits) -> Transcript:
     """Run `script`, one of `files` (name: text), in a folder of its own that holds just these.
 
-    limits: `seconds` for the whole process. Its process group is killed at the end, in any case.
+    limits: `seconds` of processor time for the whole process, three times as long by the clock. Its process
+    group is killed at the end, in any case.
     """
     with tempfile.TemporaryDirectory(prefix=f"arcnb-q-{os.getpid()}-") as folder:
         for name, text in files.items():
@@ -80,9 +82,10 @@ def run_script(interpreter: Interpreter, files: Mapping[str, str], script: str, 
 
 
 def _run(interpreter: Interpreter, command: Sequence[str], folder: str, limits: Limits) -> Transcript:
+    longest = BY_THE_CLOCK * limits.seconds
     orders = {
         "parent": os.getpid(),
-        "seconds": limits.seconds,
+        "seconds": longest,
         "memory_mb": limits.memory_mb + interpreter.base_mb,
         "readable": [*LIBRARIES, *interpreter.readable, folder],
         "runnable": [os.path.realpath(command[0]), *LOADERS],
@@ -101,7 +104,7 @@ def _run(interpreter: Interpreter, command: Sequence[str], folder: str, limits: 
     )
     most = int(limits.output_mb * (1 << 20))
     try:
-        status, data = _watch(process, started + limits.seconds, most)
+        status, data = _watch(process, limits.seconds, started + longest, most)
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -111,7 +114,7 @@ def _run(interpreter: Interpreter, command: Sequence[str], folder: str, limits: 
     return Transcript(status, data[:most].decode("utf-8", "replace"), code, seconds)
 
 
-def _watch(process: subprocess.Popen, deadline: float, most: int) -> tuple[str, bytearray]:
+def _watch(process: subprocess.Popen, seconds: float, deadline: float, most: int) -> tuple[str, bytearray]:
     """Read what it writes until it closes its output or ends, or goes too far."""
     data = bytearray()
     pipe = process.stdout.fileno()
@@ -121,7 +124,7 @@ def _watch(process: subprocess.Popen, deadline: float, most: int) -> tuple[str, 
     while True:
         now = time.monotonic()
         left = deadline - now
-        if left <= 0:
+        if left <= 0 or processor_time(process.pid) >= seconds:
             return "timeout", data
         if now - looked >= TICK:
             if listens(process.pid):
