@@ -605,7 +605,7 @@ def test_server_without_token_ids_still_counts_tokens(make_server, small_model):
 def test_absent_server_and_wrong_model_name_are_one_sentence(make_server, small_model):
     with pytest.raises(ArcnbError, match=r"127\.0\.0\.1:1 gives no answer.*is a vllm server running there"):
         open_backend("server", small_model, options=EngineOptions(server_urls=("http://127.0.0.1:1",)))
-    with pytest.raises(ArcnbError, match="does not serve 'big'; it serves tiny, other"):
+    with pytest.raises(ArcnbError, match="does not serve 'big'; it serves tiny, other, mine"):
         open_server(small_model, make_server(), server_model="big")
     with open_server(small_model, make_server(), server_model="other") as backend:
         assert backend.context == 99
@@ -618,13 +618,19 @@ def test_adapters_of_a_server_are_the_names_it_serves(make_server, small_model):
         for adapter in ("other", None):
             backend.use_adapter(adapter)
             list(backend.generate([request], sampling))
-        with pytest.raises(ArcnbError, match=r"not serve 'third'; it serves tiny, other .*\"\" is none"):
+        with pytest.raises(ArcnbError, match=r"'third'; it serves tiny, other, mine .*\"\" is none"):
             backend.use_adapter("third")
     assert [question["model"] for question in server.questions] == ["other", "tiny"]
     options = EngineOptions(server_urls=(server.url,))
     with open_backend("server", small_model, "other", options, announce=lambda line: None) as backend:
         list(backend.generate([request], sampling))
     assert server.questions[-1]["model"] == "other"
+
+
+def test_an_adapter_of_a_server_has_the_context_of_its_model(make_server, small_model):
+    options = EngineOptions(server_urls=(make_server(max_model_len=100).url,))
+    with open_backend("server", small_model, "mine", options, announce=lambda line: None) as backend:
+        assert backend.context == 100
 
 
 @pytest.mark.parametrize(
