@@ -16,6 +16,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import usable_cores
+from arcnb.models.lora.compatibility import adapter_settings, changes_of_model
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.prompts.chat import padded_left
 from arcnb.models.registry import ModelPath, adapter_digest, load_network, load_tokenizer, resolve_adapter
@@ -73,22 +74,33 @@ class TransformersBackend(Backend):
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[str, str] = {}
         self._n_adapters = 0
+        self._lasting = ""  # digest of an adapter that has changed the model's own weights
         self._cancelled: set[Hashable] = set()
         self._end_ids = _end_ids(self._net, self.tokenizer)
         self.use_adapter(adapter)
 
     def use_adapter(self, adapter: str | Path | None) -> None:
-        """Generates with another LoRA adapter of the same model, or with none, from the next call on."""
-        self.adapter = folder = resolve_adapter(adapter, self.model)
+        """Generates with another LoRA adapter of the same model, or with none, from the next call on.
+
+        ArcnbError behind an adapter that has changed the model's own weights, as by biases.
+        """
+        folder = resolve_adapter(adapter, self.model)
+        key = adapter_digest(folder) if folder else ""
+        if self._lasting not in ("", key):
+            how = " and ".join(changes_of_model(adapter_settings(self.adapter)))
+            raise ArcnbError(
+                f"adapter {self.adapter} has changed the model's own weights (its {how}); open another "
+                "engine to change adapters"
+            )
+        self.adapter = folder
         if folder is None:
             if self._adapter_names:
                 self._net.base_model.disable_adapter_layers()
             return
-        # A folder written again counts as another adapter.
-        key = adapter_digest(folder)
-        if key not in self._adapter_names:
+        if key not in self._adapter_names:  # a folder written again counts as another adapter
             from peft import PeftModel
 
+            self._lasting = key if changes_of_model(adapter_settings(folder)) else ""
             self._n_adapters += 1
             name = f"adapter{self._n_adapters}"
             if self._adapter_names:

@@ -259,6 +259,26 @@ def test_adapter_goes_on_and_off(backend, adapter):
         assert ids == greedy(net, requests[key].prompt_ids, 8)
 
 
+@pytest.mark.parametrize("lora", [{"bias": "all"}, {"init_lora_weights": "pissa"}], ids=str)
+def test_an_adapter_that_changes_the_models_own_weights_stays(tiny, adapter, tmp_path, lora):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    net = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny.path), LoraConfig(target_modules=["q_proj"], **lora)
+    )
+    net.save_pretrained(tmp_path / "lasting")
+    with open_backend("transformers", tiny, adapter) as backend:
+        backend.use_adapter(tmp_path / "lasting")
+        backend.use_adapter(tmp_path / "lasting")
+        for other in (None, adapter):
+            with pytest.raises(
+                ArcnbError, match=f"model's own weights .its {next(iter(lora))}.; open another"
+            ):
+                backend.use_adapter(other)
+        assert backend.adapter == tmp_path / "lasting"
+
+
 def test_vllm_takes_requests_for_several_adapters_in_one_call(backend, adapter, tmp_path):
     if backend.name != "vllm":
         pytest.skip("transformers and servers have one adapter at a time")
