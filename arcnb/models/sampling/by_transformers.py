@@ -199,7 +199,7 @@ class _Batch:
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
             )
             self.cache = out.past_key_values
-            self.cache.batch_select_indices(of_row)
+            self.cache.reorder_cache(of_row)
             self.logits, self.mask = out.logits[of_row, -1], mask[of_row]
             self.seen = None
             if self.sampling.repetition_penalty != 1:
@@ -240,7 +240,7 @@ class _Batch:
             self.rows = [row for row, gone in zip(self.rows, dropped, strict=True) if not gone]
             if not self.rows:
                 return
-            self.cache.batch_select_indices(keep)
+            self.cache.reorder_cache(keep)
             tokens, self.mask, self.uniforms = tokens[keep], self.mask[keep], self.uniforms[keep]
             self.seen = None if self.seen is None else self.seen[keep]
         self.mask = torch.cat([self.mask, self.mask.new_ones((len(self.rows), 1))], dim=-1)

@@ -389,6 +389,32 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other(backend):
         assert tuple(found[i, 0].token_ids) == greedy(net, ids, 10)
 
 
+@pytest.mark.parametrize("kind", ["Lfm2", "FalconH1"])
+def test_layers_that_keep_other_states_than_keys_and_values_go_with_their_rows(tiny, tmp_path, kind):
+    """Lfm2 has layers of both kinds, FalconH1 both in each."""
+    import torch
+    import transformers
+
+    shapes = {
+        "Lfm2": {"layer_types": ["conv", "full_attention"]},
+        "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8},
+    }
+    settings = {"vocab_size": 49152, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    settings |= {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 2, **shapes[kind]}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{kind}Config")(**settings, max_position_embeddings=256)
+        net = transformers.AutoModelForCausalLM.from_config(config).eval()
+    net.save_pretrained(tmp_path)
+    load_tokenizer(tiny).save_pretrained(tmp_path)
+    lists = [ids[: 3 + 6 * i] for i, ids in enumerate(prompts(3, length=40))]
+    requests = [Request(ids, n=2, key=i) for i, ids in enumerate(lists)]
+    with open_backend("transformers", tmp_path) as backend:
+        found = collect(backend, requests, Sampling(temperature=0, max_tokens=10))
+    for (key, _), completion in found.items():
+        assert tuple(completion.token_ids) == greedy(net, lists[key], 10)
+
+
 def test_many_long_prompts_at_once(backend):
     """More tokens than an engine reads in one step; seeded, on a CPU, a prompt read in parts killed vllm."""
     requests = [Request([100 + i, *range(200, 430)], seed=i, key=i) for i in range(40)]
