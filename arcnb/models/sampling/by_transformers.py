@@ -158,6 +158,12 @@ class TransformersBackend(Backend):
         try:
             batch = _Batch(self._net, self.tokenizer, self._end_ids, rows, sampling, self.device)
             while batch.rows:
+                if batch.logits.isnan().any():
+                    adapted = f" with adapter {self.adapter}" if self.adapter else ""
+                    raise ArcnbError(
+                        f"model {self.model.name!r}{adapted} computes what is no number (nan); its weights "
+                        "are damaged"
+                    )
                 for row in batch.step(self._cancelled):
                     if row.request.key not in self._cancelled:
                         yield self._completion(row, sampling)

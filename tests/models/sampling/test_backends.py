@@ -389,6 +389,21 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other(backend):
         assert tuple(found[i, 0].token_ids) == greedy(net, ids, 10)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_that_are_no_numbers_are_named(tiny, adapter, tmp_path, temperature):
+    from safetensors.torch import load_file, save_file
+
+    broken = shutil.copytree(adapter, tmp_path / "broken")
+    path = broken / "adapter_model.safetensors"
+    save_file({name: tensor * float("nan") for name, tensor in load_file(path).items()}, path)
+    sampling = Sampling(temperature=temperature, max_tokens=3)
+    with (
+        open_backend("transformers", tiny, broken) as backend,
+        pytest.raises(ArcnbError, match=r"adapter .*broken computes what is no number \(nan\)"),
+    ):
+        list(backend.generate([Request([40, 41], key="k")], sampling))
+
+
 @pytest.mark.parametrize("kind", ["Lfm2", "FalconH1"])
 def test_layers_that_keep_other_states_than_keys_and_values_go_with_their_rows(tiny, tmp_path, kind):
     """Lfm2 has layers of both kinds, FalconH1 both in each."""
