@@ -104,7 +104,14 @@ def _merge(model: ModelPath, adapter: Path, folder: Path) -> None:
     base = load_network(model, dtype=torch.float32)
     if changed_ends(adapter):
         _untie(base)
-    merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(dtype)
+    adapted = PeftModel.from_pretrained(base, str(adapter))
+    try:
+        merged = adapted.merge_and_unload().to(dtype)
+    except RuntimeError as error:  # what has no place in the model's weights, such as biases of its own
+        raise ArcnbError(
+            f"adapter {adapter} cannot be merged into model {model.name!r} (use backend=transformers): "
+            f"{error}"
+        ) from error
     for pattern in TOKENIZER:
         for path in model.folder.glob(pattern):
             shutil.copy(path, folder)

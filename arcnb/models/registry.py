@@ -72,6 +72,15 @@ class ModelPath:
         """Tokens that the model knows, from 0 on; None if its config does not say."""
         return self._said("vocab_size")
 
+    @property
+    def end_ids(self) -> list[int]:
+        """Tokens that end a completion, whatever the tokenizer says; none if its settings name none."""
+        settings = self.folder / "generation_config.json"
+        named = (
+            read_object(settings).get("eos_token_id") if settings.is_file() else self._said("eos_token_id")
+        )
+        return named if isinstance(named, list) else [] if named is None else [named]
+
     def _said(self, name: str) -> int | None:
         config = read_object(self.folder / "config.json")
         return config.get(name) or (config.get("text_config") or {}).get(name)
@@ -162,8 +171,10 @@ def load_tokenizer(model: ModelPath):
     """The model's tokenizer, padding on the left, with a pad token that differs from the end-of-turn token.
 
     Some published models pad with their end token; training then masks the end of every answer and the
-    model never learns to stop. ArcnbError also where the tokenizer has more tokens than the model knows;
-    those that were added to it may be beyond, as long as no prompt has them.
+    model never learns to stop. The end token is that by which the chat template ends a turn, where the
+    model's settings name it: the model is then taught to end answers as it does. ArcnbError also where the
+    tokenizer has more tokens than the model knows; those that were added to it may be beyond, as long as no
+    prompt has them.
     """
     try:
         with nothing_collected():  # transformers loads most of itself when it is asked for something
@@ -179,6 +190,8 @@ def load_tokenizer(model: ModelPath):
             "(vocab_size in its config.json); it is another model's"
         )
     tokenizer.padding_side = "left"
+    if (end := _turn_end(tokenizer)) in model.end_ids:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     pad = tokenizer.pad_token_id
     if pad is None or pad == tokenizer.eos_token_id or (known and pad >= known):
         vocabulary = tokenizer.get_vocab()
@@ -193,6 +206,20 @@ def load_tokenizer(model: ModelPath):
                 f"{tokenizer.eos_token!r}; set one in its tokenizer_config.json"
             )
     return tokenizer
+
+
+def _turn_end(tokenizer) -> int | None:
+    """The token by which the chat template ends an answer; None where it does not begin what follows one."""
+    import jinja2
+
+    answer = "⟦answer⟧"  # which no template holds
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except (ValueError, jinja2.TemplateError):  # there is none, or it refuses: whoever makes prompts says so
+        return None
+    ids = tokenizer(text.partition(answer)[2], add_special_tokens=False)["input_ids"]
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
 
 
 def load_network(model: ModelPath, **settings):

@@ -185,3 +185,16 @@ def test_old_copies_go_and_the_last_and_the_young_stay(small_model, adapter, tmp
 def test_an_adapter_of_another_model_is_refused(small_model):
     with pytest.raises(ArcnbError, match="was trained on default, not on model"):
         merged_model(small_model, SHIPPED_ADAPTERS / "default")
+
+
+def test_an_adapter_with_biases_that_the_model_has_no_place_for_is_refused(
+    small_model, tmp_path, monkeypatch
+):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setenv("ARCNB_CACHE", str(tmp_path / "cache"))
+    net = AutoModelForCausalLM.from_pretrained(small_model.path)
+    get_peft_model(net, LoraConfig(target_modules=["q_proj"], lora_bias=True)).save_pretrained(tmp_path / "a")
+    with pytest.raises(ArcnbError, match=r"cannot be merged .*use backend=transformers.*has no bias"):
+        merged_model(small_model, tmp_path / "a")

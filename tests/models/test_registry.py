@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from arcnb.errors import ArcnbError
 from arcnb.models import registry
 from arcnb.models.lora.compatibility import adapter_rank
+from arcnb.models.prompts.chat import answer_ids
 from arcnb.models.registry import load_network, load_tokenizer, resolve_adapter, resolve_model
 
 
@@ -91,6 +92,20 @@ def test_damaged_config_is_one_sentence(tmp_path, tiny):
     (folder / "config.json").write_text("{")
     with pytest.raises(ArcnbError, match=r"config\.json: not JSON"):
         resolve_model(folder)
+
+
+@pytest.mark.parametrize(("named", "end"), [([0, 2], "<|im_end|>"), (0, "<|endoftext|>")])
+def test_answers_end_as_the_template_ends_a_turn_where_samplers_stop_there(tmp_path, tiny, named, end):
+    """As of Gemma and Phi, whose tokenizers' end token is another one."""
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    changes = {"tokenizer_config.json": {"eos_token": "<|endoftext|>", "pad_token": "<reponame>"}}
+    changes["generation_config.json"] = {"eos_token_id": named}
+    for name, settings in changes.items():
+        whole = json.loads((folder / name).read_text()) | settings
+        (folder / name).write_text(json.dumps(whole))
+    tokenizer = load_tokenizer(resolve_model(folder))
+    assert tokenizer.decode(answer_ids(tokenizer, "x")) == f"x{end}"
+    assert tokenizer.pad_token != end
 
 
 def test_pad_token_equal_to_end_token_is_replaced(tmp_path, tiny):

@@ -437,6 +437,24 @@ def test_presets_fit_eight_gpus_and_show_their_commands(size, name, tmp_path):
     assert {"training", "server"} == set(planned.memory["GPU of"])
 
 
+def test_the_estimate_counts_what_is_in_eight_bits_by_half(tmp_path):
+    def sizes(**changes):
+        chosen = (
+            preset("testcase_7b") | {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu_memory_gib": 80.0} | changes
+        )
+        plan = ProblemPlan.of(chosen, output=tmp_path)
+        table = memory_and_commands(
+            plan, load_problems("simple*3"), load_problems("simple/held_out*3")
+        ).memory
+        return table.set_index("what")["GiB"]
+
+    cache = [sizes(vllm_kv_cache_dtype=kind)["KV cache of one sequence"] for kind in ("auto", "fp8")]
+    assert cache[1] == pytest.approx(cache[0] / 2, abs=0.01)
+    alone = {"vllm_mode": "colocate", "vllm_kv_cache_gb": 4.0, "parallel": "ddp", "num_processes": 1}
+    weights = [sizes(**alone, vllm_weight_dtype=kind)["vLLM beside it"] - 4 for kind in ("auto", "fp8")]
+    assert weights[1] == pytest.approx(weights[0] / 2, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

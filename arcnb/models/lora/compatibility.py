@@ -30,12 +30,13 @@ _BEYOND = (
     "layer_replication",
     "target_parameters",
     "trainable_token_indices",
-    "alora_invocation_tokens",
     "use_qalora",
     "use_bdlora",
     "kasa_config",
     "monteclora_config",
 )
+# Ways to begin a LoRA (`init_lora_weights`) that take a part out of the model's own weights, at each load.
+_TAKING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def check_adapter(adapter: Path, model: Path, model_name: str) -> None:
@@ -99,8 +100,14 @@ def adapted_modules(adapter: Path) -> list[str]:
 def beyond_matrices(settings: Mapping) -> list[str]:
     """The settings of an adapter (of its adapter_config.json) that make it more than two matrices a layer,
     all of one rank and scale."""
-    more = [name for name in _BEYOND if settings.get(name)]
-    return more + (["bias"] if settings.get("bias", "none") != "none" else [])
+    return [name for name in _BEYOND if settings.get(name)] + changes_of_model(settings)
+
+
+def changes_of_model(settings: Mapping) -> list[str]:
+    """Those of them by which peft changes the model's own weights when it loads the adapter, to stay."""
+    biased = settings.get("bias", "none") != "none"
+    taking = str(settings.get("init_lora_weights")).lower().startswith(_TAKING)
+    return ["bias"] * biased + ["init_lora_weights"] * taking
 
 
 def check_apart(adapter: Path) -> None:
@@ -158,7 +165,8 @@ def check_weight_files(model: Path) -> None:
 
 
 def adapter_settings(adapter: Path) -> dict:
-    """What stands in a LoRA folder's adapter_config.json; ArcnbError where it is none."""
+    """What stands in a LoRA folder's adapter_config.json; ArcnbError where it is none, or one that does
+    not act on every token, or not alike at every load."""
     if not adapter.is_dir():
         raise ArcnbError(f"adapter folder {adapter} does not exist")
     path = adapter / "adapter_config.json"
@@ -168,6 +176,16 @@ def adapter_settings(adapter: Path) -> dict:
     settings = read_object(path)
     if settings.get("peft_type", "LORA") != "LORA":
         raise ArcnbError(f"adapter {adapter} is of type {settings['peft_type']}; only LORA is supported")
+    if settings.get("alora_invocation_tokens"):
+        raise ArcnbError(
+            f"adapter {adapter} acts behind certain tokens alone (alora_invocation_tokens); only LoRAs that "
+            "always act are supported"
+        )
+    if (begun := str(settings.get("init_lora_weights"))).startswith("pissa_niter"):
+        raise ArcnbError(
+            f"adapter {adapter} has init_lora_weights={begun!r}, by which it is another one at every load; "
+            "save it by peft with path_initial_model_for_weight_conversion"
+        )
     return settings
 
 

@@ -38,7 +38,7 @@ class Layout:
     colocated_cache, in GiB: it takes its weights and this instead.
     checkpointing: activations are computed twice. trained: names of the matrices that learn; None: all.
     fused_head: logits are never whole. packed: a completion is several rows, blind to each other. quantized:
-    bytes of the weights that do not learn; None: 16 bits each.
+    bytes of the weights that do not learn; None: 16 bits each. fp8_weights, fp8_cache: vLLM's in 8 bits.
     """
 
     processes: int
@@ -56,6 +56,8 @@ class Layout:
     fused_head: bool = False
     packed: bool = False
     quantized: int | None = None
+    fp8_weights: bool = False
+    fp8_cache: bool = False
 
 
 def memory_of_a_gpu(asked: float) -> float:
@@ -97,8 +99,8 @@ def training_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
 def server_bytes(shape: Shape, layout: Layout) -> dict[str, float]:
     """{what: bytes} on a server GPU: weights, and the cache of one sequence of full length."""
     return {
-        "weights": 2 * shape.parameters,
-        "KV cache of one sequence": shape.cache(layout.context),
+        "weights": (1 if layout.fp8_weights else 2) * shape.parameters,
+        "KV cache of one sequence": shape.cache(layout.context) * (0.5 if layout.fp8_cache else 1),
     }
 
 
@@ -132,7 +134,8 @@ def _sides(shape: Shape, layout: Layout, gpu_gib: float):
     sizes = training_bytes(shape, layout)
     sizes["overhead"] = 0.1 * sum(sizes.values()) + 2 * GIB
     if layout.colocated_cache:
-        sizes["vLLM beside it"] = 2 * shape.parameters + layout.colocated_cache * GIB
+        weights = server_bytes(shape, layout)["weights"]
+        sizes["vLLM beside it"] = weights + layout.colocated_cache * GIB
     elif layout.colocated_share:
         sizes["vLLM beside it"] = layout.colocated_share * gpu_gib * GIB
     yield "training", sizes, gpu_gib

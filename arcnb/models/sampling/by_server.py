@@ -227,7 +227,7 @@ class ServerBackend(Backend):
             return min(self._servers, key=lambda server: self._busy[server])
 
     def _served_model(self, url: str, wanted: str | None) -> dict:
-        """The server's entry for the wanted name, or its first."""
+        """Name (`id`) and length (`max_model_len`) of the wanted model or adapter, or of the first."""
         try:
             reply = self._exchange(url, "/v1/models")
             entries = {str(entry["id"]): entry for entry in reply["data"]}
@@ -243,7 +243,9 @@ class ServerBackend(Backend):
             served = ", ".join(entries) or "none"
             hint = "" if wanted is None else ' (an adapter goes by the name it is served under, "" is none)'
             raise ArcnbError(f"the server at {url} does not serve {asked}; it serves {served}{hint}")
-        return next(iter(entries.values())) if wanted is None else entries[wanted]
+        entry = next(iter(entries.values())) if wanted is None else entries[wanted]
+        model = entries.get(str(entry.get("parent")), entry)  # vLLM leaves out an adapter's
+        return {"id": entry["id"], "max_model_len": model.get("max_model_len")}
 
     def _exchange(self, server: str, path: str, question: dict | None = None, key: Hashable = None) -> object:
         """One question and its answer, both JSON. Raises _ServerFailure, or ArcnbError if refused."""

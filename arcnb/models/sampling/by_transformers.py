@@ -16,6 +16,7 @@ from arcnb.errors import ArcnbError
 from arcnb.machine.gpus import GpuChoice
 from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import usable_cores
+from arcnb.models.lora.compatibility import adapter_settings, changes_of_model
 from arcnb.models.lora.precision import four_bit_config, four_bits_problem
 from arcnb.models.prompts.chat import padded_left
 from arcnb.models.registry import ModelPath, adapter_digest, load_network, load_tokenizer, resolve_adapter
@@ -73,22 +74,33 @@ class TransformersBackend(Backend):
         self._net = _load(model, options, self.device)
         self._adapter_names: dict[str, str] = {}
         self._n_adapters = 0
+        self._lasting = ""  # digest of an adapter that has changed the model's own weights
         self._cancelled: set[Hashable] = set()
         self._end_ids = _end_ids(self._net, self.tokenizer)
         self.use_adapter(adapter)
 
     def use_adapter(self, adapter: str | Path | None) -> None:
-        """Generates with another LoRA adapter of the same model, or with none, from the next call on."""
-        self.adapter = folder = resolve_adapter(adapter, self.model)
+        """Generates with another LoRA adapter of the same model, or with none, from the next call on.
+
+        ArcnbError behind an adapter that has changed the model's own weights, as by biases.
+        """
+        folder = resolve_adapter(adapter, self.model)
+        key = adapter_digest(folder) if folder else ""
+        if self._lasting not in ("", key):
+            how = " and ".join(changes_of_model(adapter_settings(self.adapter)))
+            raise ArcnbError(
+                f"adapter {self.adapter} has changed the model's own weights (its {how}); open another "
+                "engine to change adapters"
+            )
+        self.adapter = folder
         if folder is None:
             if self._adapter_names:
                 self._net.base_model.disable_adapter_layers()
             return
-        # A folder written again counts as another adapter.
-        key = adapter_digest(folder)
-        if key not in self._adapter_names:
+        if key not in self._adapter_names:  # a folder written again counts as another adapter
             from peft import PeftModel
 
+            self._lasting = key if changes_of_model(adapter_settings(folder)) else ""
             self._n_adapters += 1
             name = f"adapter{self._n_adapters}"
             if self._adapter_names:
@@ -146,6 +158,12 @@ class TransformersBackend(Backend):
         try:
             batch = _Batch(self._net, self.tokenizer, self._end_ids, rows, sampling, self.device)
             while batch.rows:
+                if batch.logits.isnan().any():
+                    adapted = f" with adapter {self.adapter}" if self.adapter else ""
+                    raise ArcnbError(
+                        f"model {self.model.name!r}{adapted} computes what is no number (nan); its weights "
+                        "are damaged"
+                    )
                 for row in batch.step(self._cancelled):
                     if row.request.key not in self._cancelled:
                         yield self._completion(row, sampling)
@@ -187,7 +205,7 @@ class _Batch:
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
             )
             self.cache = out.past_key_values
-            self.cache.batch_select_indices(of_row)
+            self.cache.reorder_cache(of_row)
             self.logits, self.mask = out.logits[of_row, -1], mask[of_row]
             self.seen = None
             if self.sampling.repetition_penalty != 1:
@@ -228,7 +246,7 @@ class _Batch:
             self.rows = [row for row, gone in zip(self.rows, dropped, strict=True) if not gone]
             if not self.rows:
                 return
-            self.cache.batch_select_indices(keep)
+            self.cache.reorder_cache(keep)
             tokens, self.mask, self.uniforms = tokens[keep], self.mask[keep], self.uniforms[keep]
             self.seen = None if self.seen is None else self.seen[keep]
         self.mask = torch.cat([self.mask, self.mask.new_ones((len(self.rows), 1))], dim=-1)

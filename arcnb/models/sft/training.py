@@ -25,6 +25,7 @@ from arcnb.machine.imports import nothing_collected
 from arcnb.machine.processes import leave
 from arcnb.models.lora.precision import input_casting
 from arcnb.models.registry import ModelPath, load_network, load_tokenizer, resolve_adapter, resolve_model
+from arcnb.models.sft.packing_check import check_packing
 from arcnb.models.sft.plan import PLAN, SftPlan, resumed_from
 from arcnb.models.sft.row_stream import RowStream
 from arcnb.models.sft.rows import SftRows, collator
@@ -255,6 +256,8 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         peft_config=peft_config,
         callbacks=[log, *callbacks],
     )
+    if plan.packing:
+        check_packing(trainer.model, model.name)
     stop_printing(trainer)
     keep_asked_intervals(trainer)
     release_recomputed_layers(trainer)

@@ -62,6 +62,8 @@ def memory_and_commands(plan: ProblemPlan, tasks: Sequence, eval_tasks: Sequence
         settings["gradient_checkpointing"],
         plan.trl.get("vllm_gpu_memory_utilization", SHARE_BESIDE_TRAINING) if plan.colocated else 0.0,
         plan.vllm.kv_cache_gb,
+        fp8_weights=plan.vllm.eight_bits,
+        fp8_cache=plan.vllm.kv_cache_dtype != "auto",
     )
     memory = _memory(plan, folder, layout)
     commands = []

@@ -64,6 +64,24 @@ def test_adapters_of_embeddings_and_head_fit_as_peft_writes_them(
 
 
 @pytest.mark.parametrize(
+    ("lora", "sentence"),
+    [
+        ({"alora_invocation_tokens": [5, 6]}, "acts behind certain tokens alone"),
+        ({"init_lora_weights": "pissa_niter_4"}, "is another one at every load; save it by peft with path_"),
+    ],
+    ids=str,
+)
+def test_adapters_that_do_not_always_act_alike_are_refused(tiny, tmp_path, lora, sentence):
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(tiny.path)
+    peft.get_peft_model(net, peft.LoraConfig(target_modules=["q_proj"], **lora)).save_pretrained(tmp_path)
+    with pytest.raises(ArcnbError, match=sentence):
+        check_adapter(tmp_path, tiny.folder, tiny.name)
+
+
+@pytest.mark.parametrize(
     ("method", "packed"),
     [
         ("gptq", {"qweight": (8, 64), "qzeros": (1, 8), "scales": (1, 64), "g_idx": (64,)}),

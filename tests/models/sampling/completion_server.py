@@ -30,6 +30,7 @@ class CompletionServer:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 models = [
+                    {"id": "mine", "max_model_len": None, "parent": outer.name},  # as vLLM says of a LoRA
                     {"id": "other", "max_model_len": 99},
                     {"id": outer.name, "max_model_len": outer.max_model_len},
                 ]

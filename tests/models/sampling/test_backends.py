@@ -259,6 +259,26 @@ def test_adapter_goes_on_and_off(backend, adapter):
         assert ids == greedy(net, requests[key].prompt_ids, 8)
 
 
+@pytest.mark.parametrize("lora", [{"bias": "all"}, {"init_lora_weights": "pissa"}], ids=str)
+def test_an_adapter_that_changes_the_models_own_weights_stays(tiny, adapter, tmp_path, lora):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    net = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(tiny.path), LoraConfig(target_modules=["q_proj"], **lora)
+    )
+    net.save_pretrained(tmp_path / "lasting")
+    with open_backend("transformers", tiny, adapter) as backend:
+        backend.use_adapter(tmp_path / "lasting")
+        backend.use_adapter(tmp_path / "lasting")
+        for other in (None, adapter):
+            with pytest.raises(
+                ArcnbError, match=f"model's own weights .its {next(iter(lora))}.; open another"
+            ):
+                backend.use_adapter(other)
+        assert backend.adapter == tmp_path / "lasting"
+
+
 def test_vllm_takes_requests_for_several_adapters_in_one_call(backend, adapter, tmp_path):
     if backend.name != "vllm":
         pytest.skip("transformers and servers have one adapter at a time")
@@ -367,6 +387,47 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other(backend):
     )
     for i, ids in enumerate(lists):
         assert tuple(found[i, 0].token_ids) == greedy(net, ids, 10)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_that_are_no_numbers_are_named(tiny, adapter, tmp_path, temperature):
+    from safetensors.torch import load_file, save_file
+
+    broken = shutil.copytree(adapter, tmp_path / "broken")
+    path = broken / "adapter_model.safetensors"
+    save_file({name: tensor * float("nan") for name, tensor in load_file(path).items()}, path)
+    sampling = Sampling(temperature=temperature, max_tokens=3)
+    with (
+        open_backend("transformers", tiny, broken) as backend,
+        pytest.raises(ArcnbError, match=r"adapter .*broken computes what is no number \(nan\)"),
+    ):
+        list(backend.generate([Request([40, 41], key="k")], sampling))
+
+
+@pytest.mark.parametrize("kind", ["Lfm2", "FalconH1"])
+def test_layers_that_keep_other_states_than_keys_and_values_go_with_their_rows(tiny, tmp_path, kind):
+    """Lfm2 has layers of both kinds, FalconH1 both in each."""
+    import torch
+    import transformers
+
+    shapes = {
+        "Lfm2": {"layer_types": ["conv", "full_attention"]},
+        "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8},
+    }
+    settings = {"vocab_size": 49152, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    settings |= {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 2, **shapes[kind]}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{kind}Config")(**settings, max_position_embeddings=256)
+        net = transformers.AutoModelForCausalLM.from_config(config).eval()
+    net.save_pretrained(tmp_path)
+    load_tokenizer(tiny).save_pretrained(tmp_path)
+    lists = [ids[: 3 + 6 * i] for i, ids in enumerate(prompts(3, length=40))]
+    requests = [Request(ids, n=2, key=i) for i, ids in enumerate(lists)]
+    with open_backend("transformers", tmp_path) as backend:
+        found = collect(backend, requests, Sampling(temperature=0, max_tokens=10))
+    for (key, _), completion in found.items():
+        assert tuple(completion.token_ids) == greedy(net, lists[key], 10)
 
 
 def test_many_long_prompts_at_once(backend):
@@ -605,7 +666,7 @@ def test_server_without_token_ids_still_counts_tokens(make_server, small_model):
 def test_absent_server_and_wrong_model_name_are_one_sentence(make_server, small_model):
     with pytest.raises(ArcnbError, match=r"127\.0\.0\.1:1 gives no answer.*is a vllm server running there"):
         open_backend("server", small_model, options=EngineOptions(server_urls=("http://127.0.0.1:1",)))
-    with pytest.raises(ArcnbError, match="does not serve 'big'; it serves tiny, other"):
+    with pytest.raises(ArcnbError, match="does not serve 'big'; it serves tiny, other, mine"):
         open_server(small_model, make_server(), server_model="big")
     with open_server(small_model, make_server(), server_model="other") as backend:
         assert backend.context == 99
@@ -618,13 +679,19 @@ def test_adapters_of_a_server_are_the_names_it_serves(make_server, small_model):
         for adapter in ("other", None):
             backend.use_adapter(adapter)
             list(backend.generate([request], sampling))
-        with pytest.raises(ArcnbError, match=r"not serve 'third'; it serves tiny, other .*\"\" is none"):
+        with pytest.raises(ArcnbError, match=r"'third'; it serves tiny, other, mine .*\"\" is none"):
             backend.use_adapter("third")
     assert [question["model"] for question in server.questions] == ["other", "tiny"]
     options = EngineOptions(server_urls=(server.url,))
     with open_backend("server", small_model, "other", options, announce=lambda line: None) as backend:
         list(backend.generate([request], sampling))
     assert server.questions[-1]["model"] == "other"
+
+
+def test_an_adapter_of_a_server_has_the_context_of_its_model(make_server, small_model):
+    options = EngineOptions(server_urls=(make_server(max_model_len=100).url,))
+    with open_backend("server", small_model, "mine", options, announce=lambda line: None) as backend:
+        assert backend.context == 100
 
 
 @pytest.mark.parametrize(

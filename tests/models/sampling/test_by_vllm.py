@@ -71,14 +71,22 @@ def open_with(monkeypatch, tiny):
 
 
 @pytest.fixture(
-    params=[{"rank_pattern": {"v_proj": 2}}, {"alpha_pattern": {"v_proj": 9}}, {"use_dora": True}], ids=str
+    params=[
+        {"rank_pattern": {"v_proj": 2}},
+        {"alpha_pattern": {"v_proj": 9}},
+        {"use_dora": True},
+        {"init_lora_weights": "olora"},
+    ],
+    ids=str,
 )
 def special(request, tiny, tmp_path):
     """An adapter that vLLM would apply wrongly apart, or not at all; (folder, what it has)."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, **request.param)
+    lora = LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], **{"init_lora_weights": False} | request.param
+    )
     get_peft_model(AutoModelForCausalLM.from_pretrained(tiny.path), lora).save_pretrained(tmp_path / "a")
     return tmp_path / "a", next(iter(request.param))
 

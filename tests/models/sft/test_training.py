@@ -73,6 +73,21 @@ def whole(plan, rows, tmp_path_factory):
     return train_sft(plan, rows, tmp_path_factory.mktemp("whole"))
 
 
+def test_packing_is_refused_for_a_model_in_which_packed_rows_see_each_other(tasks, small_model, tmp_path):
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    layers = ["conv", "full_attention"]
+    config = Lfm2Config(vocab_size=2000, num_hidden_layers=2, layer_types=layers, **shape)
+    Lfm2ForCausalLM(config).save_pretrained(tmp_path / "model")
+    load_tokenizer(small_model).save_pretrained(tmp_path / "model")
+    rows = rows_of(tasks, small_model).packed(1000)
+    plan = plan_of(small_model, packing=True, max_steps=1)
+    train_sft(plan, rows, tmp_path / "blind")
+    with pytest.raises(ArcnbError, match="packed together see each other; take packing=False"):
+        train_sft(replace(plan, model=str(tmp_path / "model")), rows, tmp_path / "seeing")
+
+
 def test_a_row_is_the_prompt_then_the_program_and_only_the_program_counts(tasks, small_model):
     tokenizer = load_tokenizer(small_model)
     row = rows_of(tasks, small_model).dataset[0]
