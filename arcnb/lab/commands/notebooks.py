@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import shlex
 import signal
 import sys
 from collections import Counter
@@ -170,7 +171,7 @@ def _execute(current: Run, path: Path, given: dict[str, Any], options: argparse.
     see = " See" if why.endswith("?") else "; see"
     say(f"{path.name} {manifest['status']} at {why}{see} {current.copy_path}", 1)
     if manifest["status"] == "preempted":
-        note(f"arcnb: to go on: arcnb run --resume {current.path}")
+        note(f"arcnb: to go on: arcnb run --resume {shlex.quote(str(current.path))}")
         stop = manifest["stop"] or {"signal": "SIGTERM"}  # which only the notebook's own trainer heard
         return 128 + signal.Signals[stop["signal"]]
     return 128 + signal.SIGKILL if manifest["status"] == "killed" else 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -245,15 +246,16 @@ def test_a_second_ctrl_c_later_ends_at_once(notebook, start, runs_root):
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys):
-    """Its trainer heard the signal, saved, and ended its cell well."""
+def test_a_notebook_that_calls_itself_preempted_is_not_done(notebook, capsys, monkeypatch, tmp_path):
+    """Its trainer heard the signal, saved, and ended its cell well. The command that is said goes on."""
+    monkeypatch.setenv("ARCNB_RUNS", str(tmp_path / "my runs"))
     stopped = "if not run.manifest['attempts']:\n    run.update(status='preempted')"
     assert cli.main(["run", str(notebook("# End", f"{RECORD}\n{stopped}"))]) == 128 + signal.SIGTERM
     run = only_run()
     why = 'cell 5 of 5 ("End"): the notebook says that it was stopped before its work was done'
     assert run.verdict() == ("preempted", why)
-    assert f"arcnb run --resume {run.path}" in capsys.readouterr().err
-    assert cli.main(["run", "--resume", run.path.name]) == 0
+    said = capsys.readouterr().err.partition("to go on: arcnb ")[2].splitlines()[0]
+    assert cli.main(shlex.split(said)) == 0
     assert run.verdict() == ("done", None)
 
 
