@@ -171,6 +171,20 @@ def test_a_misspelt_choice_is_found_before_anything_runs(capsys, notebook, asked
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("notebook", "name"), [("02", "sft_conversations"), ("05", "refine_conversations")])
+def test_a_file_of_conversations_is_looked_into_before_anything_runs(capsys, tmp_path, notebook, name):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": []}\n')
+    for path, sentence in (
+        (tmp_path / "none.parquet", "no such file"),
+        (rows, "no file of such conversations"),
+    ):
+        assert main(["run", notebook, "-p", name, str(path), "--dry-run"]) == 2
+        said = capsys.readouterr().err
+        assert f"{name}: {path}" in said
+        assert sentence in said
+
+
 def test_a_word_of_two_branches_has_to_say_which():
     with pytest.raises(ArcnbError, match=r"say guard\.action or search\.action"):
         Toy.of({"action": "stop"})

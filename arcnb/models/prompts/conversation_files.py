@@ -37,3 +37,14 @@ def read_conversations(
         said = {name: text_of(row, name, place) for name in texts}
         prefix = text_of(row, "prefix", place, optional=True) or ""
         yield place, {**row, **said, "messages": messages, "prefix": prefix}
+
+
+def conversations_problem(
+    parameter: str, path: str, texts: Sequence[str], others: Sequence[str] = ()
+) -> str | None:
+    """What is wrong with the file that a parameter names, by its first row, as a sentence; None for none."""
+    try:
+        next(read_conversations(path, texts, others), None)
+    except ArcnbError as error:
+        return f"{parameter}: {error}"
+    return None

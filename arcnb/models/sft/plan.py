@@ -27,12 +27,13 @@ from arcnb.models.lora.options import Lora
 from arcnb.models.memory.fitting import weight_bytes
 from arcnb.models.memory.shape import Shape, shape_of
 from arcnb.models.memory.training import Layout, check_fit, estimate, memory_of_a_gpu
+from arcnb.models.prompts.conversation_files import conversations_problem
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import name_problems, resolve_adapter, resolve_model
 from arcnb.models.sampling.backends import LOCAL_BACKENDS
 from arcnb.models.sft.row_stream import RowPlan
-from arcnb.models.sft.rows import check_max_length, conversations_problem
+from arcnb.models.sft.rows import LEARNT, check_max_length
 from arcnb.models.training.checkpoints import checkpoint_to_resume, refuse_differences
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -277,8 +278,8 @@ def _together(plan: SftPlan) -> Iterator[str]:
 def _names(plan: SftPlan) -> Iterator[str]:
     yield from refusals(prompt_format, plan.template, plan.encoding)
     yield from name_problems(plan.model, [plan.adapter])
-    if plan.sft_conversations and (problem := conversations_problem(plan.sft_conversations)):
-        yield problem
+    if asked := plan.sft_conversations:
+        yield from filter(None, [conversations_problem("sft_conversations", asked, LEARNT)])
 
 
 def _model(plan: SftPlan, output: Path | None) -> Iterator[str]:

@@ -203,15 +203,6 @@ def sft_rows(
     return SftRows(table.dataset(), table.too_long, len(tasks) - len(with_program))
 
 
-def conversations_problem(path: str | Path) -> str | None:
-    """Why nothing can be learnt from this file, by its first row, as a sentence; None where there is none."""
-    try:
-        next(read_conversations(path, LEARNT), None)
-    except ArcnbError as error:
-        return f"sft_conversations: {error}"
-    return None
-
-
 def conversation_rows(
     path: str | Path,
     model: ModelPath,

@@ -12,6 +12,7 @@ from arcnb.models.lora.compatibility import (
     check_starting,
     check_targets,
 )
+from arcnb.models.prompts.conversation_files import conversations_problem
 from arcnb.models.registry import ModelPath, model_here, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -21,6 +22,7 @@ from arcnb.rl.checks.sampling import sampling_problems
 from arcnb.rl.checks.trainers import trainer_problems
 from arcnb.rl.plan.grpo import GrpoPlan
 from arcnb.rl.rows.refusals import row_problems
+from arcnb.rl.turns.conversation_rows import OTHERS, TEXTS
 
 
 def problems(plan: GrpoPlan, tasks: Sequence, eval_tasks: Sequence) -> list[str]:
@@ -47,6 +49,8 @@ def plan_problems(plan: GrpoPlan) -> list[str]:
     found = [sentence for sentence in first if all(sentence in other for other in others)]
     here = None if refusals(model_here, plan.model) else model_here(plan.model)
     of_model = _of_model(plan, here) if here else name_problems(plan.model, [plan.adapter])
+    if asked := plan.refine_conversations:
+        found += filter(None, [conversations_problem("refine_conversations", asked, TEXTS, OTHERS)])
     return [*found, *plan.subject.source_problems(), *of_model]
 
 
