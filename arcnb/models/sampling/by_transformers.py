@@ -204,7 +204,12 @@ class _Batch:
             out = self.net(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
             )
-            self.cache = out.past_key_values
+            self.cache = out.get("past_key_values")
+            if self.cache is None:
+                raise ArcnbError(
+                    f"backend=transformers samples from no {type(self.net).__name__}, whose state has a form "
+                    "of its own; take vllm"
+                )
             self.cache.reorder_cache(of_row)
             self.logits, self.mask = out.logits[of_row, -1], mask[of_row]
             self.seen = None

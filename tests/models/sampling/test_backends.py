@@ -430,6 +430,19 @@ def test_layers_that_keep_other_states_than_keys_and_values_go_with_their_rows(t
         assert tuple(completion.token_ids) == greedy(net, lists[key], 10)
 
 
+def test_a_model_without_keys_and_values_is_refused_by_transformers(tiny, tmp_path):
+    from transformers import Mamba2Config, Mamba2ForCausalLM
+
+    shape = {"hidden_size": 32, "num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1}
+    Mamba2ForCausalLM(Mamba2Config(vocab_size=49152, num_hidden_layers=1, **shape)).save_pretrained(tmp_path)
+    load_tokenizer(tiny).save_pretrained(tmp_path)
+    with (
+        open_backend("transformers", tmp_path, options=EngineOptions(max_model_len=64)) as backend,
+        pytest.raises(ArcnbError, match="samples from no Mamba2ForCausalLM"),
+    ):
+        list(backend.generate([Request([40, 41], key="k")], Sampling(max_tokens=2)))
+
+
 def test_many_long_prompts_at_once(backend):
     """More tokens than an engine reads in one step; seeded, on a CPU, a prompt read in parts killed vllm."""
     requests = [Request([100 + i, *range(200, 430)], seed=i, key=i) for i in range(40)]
