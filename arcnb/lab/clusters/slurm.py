@@ -30,9 +30,14 @@ def job_texts(job: ClusterJob, after: Sequence[str] = ()) -> dict[Path, str]:
 
 def submit(job: ClusterJob) -> list[str]:
     """Submit the files of `job_texts`, which are written; the names of the tasks."""
-    answer = call(
-        NAME, "sbatch", "--parsable", str(job.folder / "job.sbatch"), refused="Slurm refused the job"
-    )
+    file = str(job.folder / "job.sbatch")
+    try:
+        answer = call(NAME, "sbatch", "--parsable", file, refused="Slurm refused the job")
+    except SchedulerError as error:
+        if "Invalid job array" not in str(error):
+            raise
+        more = f"{len(job.runs)} runs are more than the MaxArraySize of its configuration takes in one job"
+        raise SchedulerError(f"{error}; {more}", refused=True) from None
     number = answer.strip().splitlines()[-1].partition(";")[0]
     return [f"{number}_{index}" for index in range(len(job.runs))] if job.is_array else [number]
 

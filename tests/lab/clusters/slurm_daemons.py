@@ -18,6 +18,7 @@ from arcnb.machine.starts import free_port
 
 CONFIGURATION = """
 ClusterName=arcnb
+MaxArraySize=40
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/none

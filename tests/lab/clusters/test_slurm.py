@@ -234,6 +234,12 @@ def test_a_refusal_is_one_sentence_and_leaves_no_run(path, options, message, cap
     assert list_runs() == []
 
 
+def test_a_sweep_that_is_larger_than_an_array_may_be_is_told_so(path, capsys):
+    assert submit(path, "--grid", f"n={','.join(map(str, range(41)))}") == 2
+    assert "41 runs are more than the MaxArraySize" in capsys.readouterr().err
+    assert list_runs() == []
+
+
 def test_a_node_without_the_python_ends_the_run_and_says_so(slurm, path, tmp_path, capsys):
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
