@@ -127,6 +127,7 @@ def rm(options: argparse.Namespace) -> int:
             what = f"{folders} of runs without a manifest or half removed, {size}"
             note(f"not counted: {what}, the first {first}")
         return 0
+    sweeps = [one for name in options.run if isinstance(one := named(name, beginnings=False), Sweep)]
     runs = runs_named(options.run, beginnings=False)
     disk.refuse_at_work(runs)
     if not options.force:
@@ -136,6 +137,9 @@ def rm(options: argparse.Namespace) -> int:
         if not options.dry_run:
             disk.remove(item)
         print(f"{'would remove' if options.dry_run else 'removed'} {size:>8}  {item.path}")
+    for one in sweeps:
+        size = cards.size_text(disk.disk_bytes(one.folder))
+        note(f"{one.folder} stays, {size}: the list of the sweep's runs, and what they wrote together")
     return 0
 
 

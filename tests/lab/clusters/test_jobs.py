@@ -545,6 +545,7 @@ def test_a_refusal_keeps_what_removed_runs_left_to_their_sweep(notebook, capsys)
     (folder / "predictions").mkdir()
     (folder / "predictions" / "part.parquet").write_text("hours of work")
     assert cli.main(["rm", "eval"]) == 0
+    assert f"{folder} stays, " in capsys.readouterr().err
     before = {item: found for item, found in contents(folder).items() if item.name != "sweep.json"}
     command = ["submit", "--on", "slurm", str(path), "--name", "eval", "--shards", "1", "--venv", "/nowhere"]
     assert cli.main(command) == 2
