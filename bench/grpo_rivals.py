@@ -31,7 +31,7 @@ import shared_prefix
 PARTS = ("generation", "weights", "reward", "old and reference", "forward", "backward", "optimizer", "rest")
 GROUP = {"toy": 4}
 SHARE = 0.35
-SHARE_OF_ONE_COPY = 0.26  # the same cache, since vLLM's own 16 GB of weights are gone
+SHARE_OF_ONE_COPY = 0.26  # about the same cache, since vLLM's own 16 GB of weights are gone
 # way -> (steps, of which not timed, seconds at most)
 STEPS = {
     "shared": (10, 2, 150),
@@ -86,7 +86,7 @@ def jobs(size: str, ways: list[str], model: str, **options) -> list[tuple[dict, 
         if way.endswith("_fp8") and not toy:
             job["weight_dtype"] = "fp8"
         if way == "lean_one":
-            job |= {"shared_weights": not toy, "share": SHARE_OF_ONE_COPY}
+            job |= {"shared_weights": not toy, "share": options.get("share", SHARE_OF_ONE_COPY)}
         if way in ("once", "once_fp8", "ahead"):
             job |= {"generations": 1, "ahead": way == "ahead" and not toy}
         found.append((job, warm, limit))
@@ -150,7 +150,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=580, help="for everything together")
     parser.add_argument("--limit", type=float, help="seconds of one way, in place of its own")
-    parser.add_argument("--share", type=float, default=SHARE, help="of the GPU's memory for vLLM")
+    parser.add_argument(
+        "--share", type=float, help="of the GPU's memory for vLLM, in place of each way's own"
+    )
     parser.add_argument("--micro-tokens", type=int, help="of a part of a step of stock TRL and unsloth")
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "grpo_speed_models")
     parser.add_argument("--json", type=Path, help="results are added to this file after every run")
@@ -159,9 +161,8 @@ def main() -> None:
     began, toy = time.monotonic(), args.size == "toy"
     results = json.loads(args.json.read_text()) if args.json and args.json.is_file() else []
     model = grpo_speed.made("tiny" if toy else "8b", args.models)
-    options = {"share": args.share}
-    if args.micro_tokens:
-        options["micro_tokens"] = args.micro_tokens
+    asked = {"share": args.share, "micro_tokens": args.micro_tokens}
+    options = {name: value for name, value in asked.items() if value is not None}
     for job, warm, limit in jobs(args.size, args.ways, model, **options):
         left = args.seconds - (time.monotonic() - began)
         if left < 30:

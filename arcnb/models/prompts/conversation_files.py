@@ -7,6 +7,7 @@ from pathlib import Path
 
 from arcnb.errors import ArcnbError
 from arcnb.machine.reading import read_rows, text_of, unpacked
+from arcnb.plans import refusals
 
 _OTHER = {
     "answer": "a refine.parquet, whose conversations have no answer yet: it is for refine_conversations of "
@@ -39,12 +40,8 @@ def read_conversations(
         yield place, {**row, **said, "messages": messages, "prefix": prefix}
 
 
-def conversations_problem(
+def conversation_problems(
     parameter: str, path: str, texts: Sequence[str], others: Sequence[str] = ()
-) -> str | None:
-    """What is wrong with the file that a parameter names, by its first row, as a sentence; None for none."""
-    try:
-        next(read_conversations(path, texts, others), None)
-    except ArcnbError as error:
-        return f"{parameter}: {error}"
-    return None
+) -> list[str]:
+    """What is wrong with the file that a parameter names, by its first row, a sentence each."""
+    return [f"{parameter}: {said}" for said in refusals(next, read_conversations(path, texts, others), None)]

@@ -27,7 +27,7 @@ from arcnb.models.lora.options import Lora
 from arcnb.models.memory.fitting import weight_bytes
 from arcnb.models.memory.shape import Shape, shape_of
 from arcnb.models.memory.training import Layout, check_fit, estimate, memory_of_a_gpu
-from arcnb.models.prompts.conversation_files import conversations_problem
+from arcnb.models.prompts.conversation_files import conversation_problems
 from arcnb.models.prompts.format import prompt_format
 from arcnb.models.prompts.rendering import template_digest
 from arcnb.models.registry import name_problems, resolve_adapter, resolve_model
@@ -279,7 +279,7 @@ def _names(plan: SftPlan) -> Iterator[str]:
     yield from refusals(prompt_format, plan.template, plan.encoding)
     yield from name_problems(plan.model, [plan.adapter])
     if asked := plan.sft_conversations:
-        yield from filter(None, [conversations_problem("sft_conversations", asked, LEARNT)])
+        yield from conversation_problems("sft_conversations", asked, LEARNT)
 
 
 def _model(plan: SftPlan, output: Path | None) -> Iterator[str]:

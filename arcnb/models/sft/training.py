@@ -256,7 +256,9 @@ def _trainer(plan: SftPlan, model: ModelPath, rows, output: Path, eval_rows, ste
         peft_config=peft_config,
         callbacks=[log, *callbacks],
     )
-    if plan.packing and not trainer.is_deepspeed_enabled:  # where weights may lie in parts until it trains
+    if plan.packing and trainer.is_deepspeed_enabled:  # where weights may lie in parts until it trains
+        print("packing=True: with deepspeed it is not asked whether packed rows are blind to each other")
+    elif plan.packing:
         check_packing(trainer.model, model.name)
     stop_printing(trainer)
     keep_asked_intervals(trainer)

@@ -90,7 +90,7 @@ def metrics_log(path: Path, without: Sequence[str] = ()):
             if state.is_world_process_zero:
                 self.bar = progress(None, "training", state.max_steps, "step", done=state.global_step)
 
-        def on_step_end(self, args, state, control, model=None, **kwargs):
+        def on_step_end(self, args, state, control, model, **kwargs):
             if state.is_world_process_zero:
                 self.bar.update(1)
             if not _finite(model):

@@ -12,7 +12,7 @@ from arcnb.models.lora.compatibility import (
     check_starting,
     check_targets,
 )
-from arcnb.models.prompts.conversation_files import conversations_problem
+from arcnb.models.prompts.conversation_files import conversation_problems
 from arcnb.models.registry import ModelPath, model_here, name_problems, resolve_adapter, resolve_model
 from arcnb.models.training.log import log_problem
 from arcnb.models.training.processes import parallel_problem
@@ -50,7 +50,7 @@ def plan_problems(plan: GrpoPlan) -> list[str]:
     here = None if refusals(model_here, plan.model) else model_here(plan.model)
     of_model = _of_model(plan, here) if here else name_problems(plan.model, [plan.adapter])
     if asked := plan.refine_conversations:
-        found += filter(None, [conversations_problem("refine_conversations", asked, TEXTS, OTHERS)])
+        found += conversation_problems("refine_conversations", asked, TEXTS, OTHERS)
     return [*found, *plan.subject.source_problems(), *of_model]
 
 
